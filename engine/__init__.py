@@ -1,0 +1,1 @@
+"""The decode engine: tokens in, tokens out. Knows nothing of agents or tools."""

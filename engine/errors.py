@@ -1,0 +1,43 @@
+"""The engine's exception tree.
+
+EngineError
+├── ModelError            a model's files are missing, damaged, or of an unknown kind
+│   └── DownloadError     fetching a model failed; the message says what to do
+├── ScheduleError         `check` refused a schedule; names the task
+├── RequestError          a request that cannot be served (bad parameter, prompt longer than the context)
+├── CapacityError         no pages or queue places left; worth retrying
+└── BackendError          the decode backend failed; the engine restarts it
+    └── BarrierTimeout    a bounded wait expired; names processor, task, counter, seen, wanted
+"""
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class ModelError(EngineError):
+    """A model's files are missing, damaged, or of a kind this engine does not know."""
+
+
+class DownloadError(ModelError):
+    """Fetching a model failed."""
+
+
+class ScheduleError(EngineError):
+    """A schedule that must not run; the message names the task."""
+
+
+class RequestError(EngineError):
+    """A request that cannot be served as it is."""
+
+
+class CapacityError(EngineError):
+    """Nothing free to serve the request now; it may work later."""
+
+
+class BackendError(EngineError):
+    """The decode backend failed."""
+
+
+class BarrierTimeout(BackendError):
+    """A bounded wait expired."""

@@ -1,0 +1,252 @@
+"""The whole contract between the agent and its front ends: events out, commands in.
+
+Events are balanced: every `…Started`/`…Asked` has its `…Finished`/`…Answered`, also on cancel and on error. The session
+log is this same stream as JSON lines; replaying it rebuilds the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["done", "denied", "limit", "error", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The user's prompt was accepted; one turn may take many model calls."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChanged:
+    """`done_tokens` of `total_tokens` prompt tokens are read, `cached_tokens` of them from the cache."""
+
+    done_tokens: int
+    total_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of the model's thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the model's answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A tool call is being written by the model; `text` is the next piece of its arguments."""
+
+    call_id: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """One model reply is complete, as it goes into the history (a cut reply is kept as far as it came)."""
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[tuple[str, str, str], ...]  # (id, name, arguments as written)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A permitted call begins to run; `title` is one line for people, e.g. `shell: pytest -q`."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """New output of a running call (already cleaned of escape sequences)."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """What a call did, or would do, to one file; `before` None: created, `after` None: deleted. Text for people only."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """The result as the model gets it. Every call of a reply has exactly one, denied and interrupted calls too."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    text: str
+    is_error: bool
+    diffs: tuple[FileDiff, ...] = ()
+    denied: str = ""  # why it was not allowed, else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionAsked:
+    """A call waits for the person. `rule` is what "always" would store, shown exactly as stored."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    title: str
+    reason: str
+    rule: str
+    diffs: tuple[FileDiff, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionAnswered:
+    """The person's, or the policy's, answer to `PermissionAsked`."""
+
+    call_id: str
+    answer: Literal["once", "always", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAsked:
+    """The model asks the person through the `ask` tool."""
+
+    call_id: str
+    question: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAnswered:
+    """The person's answer to `QuestionAsked`."""
+
+    call_id: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class TodoChanged:
+    """The plan as it stands: (text, status) with status pending, in_progress or done."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageChanged:
+    """After each model call. Token counts are of this call; `context_tokens` is what the conversation now takes."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    time_to_first_token_s: float
+    tokens_per_second: float
+    context_tokens: int
+    context_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStarted:
+    """The conversation is about to be shortened because `context_tokens` came near the limit."""
+
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFinished:
+    """The conversation now takes `context_tokens`; `summary` replaces the messages that were dropped."""
+
+    context_tokens: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRaised:
+    """Something failed; `temporary` errors are worth retrying."""
+
+    message: str
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """The turn is over. `turns` counts the model calls."""
+
+    outcome: Outcome
+    text: str
+    turns: int
+    error: str | None = None
+
+
+AgentEvent = (
+    TurnStarted
+    | PrefillChanged
+    | ReasoningDelta
+    | TextDelta
+    | ToolCallDelta
+    | AssistantMessage
+    | ToolStarted
+    | ToolProgress
+    | ToolFinished
+    | PermissionAsked
+    | PermissionAnswered
+    | QuestionAsked
+    | QuestionAnswered
+    | TodoChanged
+    | UsageChanged
+    | CompactionStarted
+    | CompactionFinished
+    | ErrorRaised
+    | TurnFinished
+)
+
+
+# --------------------------------------------------------------------------------------------------- commands
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A message of the person; while a turn runs it is queued, or with `steer` put before the next model call."""
+
+    text: str
+    steer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to PermissionAsked ("once", "always", "deny") or to QuestionAsked (free text)."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Change the permission mode from the next call on."""
+
+    mode: Literal["ask", "accept-edits", "plan", "auto"]
+
+
+Command = Prompt | Answer | SetMode
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One stored session, for lists and pickers."""
+
+    id: str
+    title: str
+    cwd: str
+    updated_s: float  # Unix time
+    n_events: int = field(default=0)
