@@ -1,0 +1,103 @@
+"""What the interactive front ends (TUI, plain) need: the agent's three methods and the host's services.
+
+The composition root (`cli.py`) passes one `Host` to `run_tui(host)` or `run_plain(host)`; both own their event loop, so
+everything bound to a loop is made inside `Host.open`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pointcode_local.events import AgentEvent, Command, SessionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """What the status line and the first screen show; asked again after `open`, `resume` and `use_model`."""
+
+    model: str  # e.g. "qwen2.5-coder-0.5b"
+    backend: str  # e.g. "cpu", "megakernel", "http://…"
+    sandbox: str  # e.g. "bubblewrap", "landlock", "none"
+    mode: str  # permission mode: ask, accept-edits, plan, auto
+    cwd: Path
+    context_limit: int = 0  # tokens; 0: not known yet
+    session_id: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step of opening a model, e.g. "Downloading qwen2.5-coder-0.5b"; `total` 0: length unknown."""
+
+    text: str
+    done: int = 0
+    total: int = 0  # same unit as `done`, e.g. bytes
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class AgentLike(Protocol):
+    """The agent as front ends see it. One `run` at a time; prompts sent meanwhile are queued by the agent."""
+
+    def run(self, prompt: str) -> AsyncIterator[AgentEvent]:
+        """Play one turn (and those queued meanwhile); ends after the last `TurnFinished`."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Hand in an answer, a mode change, or a prompt for the running turn. Never blocks."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop the running turn at once; its stream still ends with `TurnFinished("cancelled")`."""
+        ...
+
+
+class Host(Protocol):
+    """The services beside the event stream. Async methods may raise `HostError` with a message for people."""
+
+    @property
+    def info(self) -> HostInfo: ...
+
+    async def open(self, on_progress: OnProgress) -> AgentLike:
+        """Load (or fetch) the model and open the session asked for on the command line. Called once, first."""
+        ...
+
+    def history(self) -> Sequence[AgentEvent]:
+        """The open session's events so far, for replay."""
+        ...
+
+    async def new_session(self) -> AgentLike:
+        """Start an empty session in the same folder with the same model."""
+        ...
+
+    async def resume(self, session_id: str) -> AgentLike:
+        """Open a stored session."""
+        ...
+
+    async def undo(self) -> str:
+        """Restore the files the last turn changed; returns one line that says what was done."""
+        ...
+
+    def sessions(self) -> Sequence[SessionInfo]:
+        """Stored sessions of this folder, newest first."""
+        ...
+
+    def models(self) -> Sequence[str]:
+        """Models that `use_model` can open now."""
+        ...
+
+    async def use_model(self, name: str, on_progress: OnProgress) -> AgentLike:
+        """Go on with this conversation on another model."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine and flush the session. Called once, last, also after errors."""
+        ...
+
+
+class HostError(Exception):
+    """An expected failure of a host service; the text is for people."""
