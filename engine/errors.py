@@ -4,7 +4,8 @@ EngineError
 ├── ModelError            a model's files are missing, damaged, or of an unknown kind
 │   └── DownloadError     fetching a model failed; the message says what to do
 ├── ScheduleError         `check` refused a schedule; names the task
-├── RequestError          a request that cannot be served (bad parameter, prompt longer than the context)
+├── RequestError          a request that cannot be served as it is (bad parameter)
+│   └── ContextOverflow   the prompt is longer than the context; carries both numbers
 ├── CapacityError         no pages or queue places left; worth retrying
 └── BackendError          the decode backend failed; the engine restarts it
     └── BarrierTimeout    a bounded wait expired; names processor, task, counter, seen, wanted
@@ -29,6 +30,15 @@ class ScheduleError(EngineError):
 
 class RequestError(EngineError):
     """A request that cannot be served as it is."""
+
+
+class ContextOverflow(RequestError):
+    """The prompt is longer than the context; 0 stands for a number that is not known."""
+
+    def __init__(self, message: str, *, prompt_tokens: int = 0, context_tokens: int = 0) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
 
 
 class CapacityError(EngineError):

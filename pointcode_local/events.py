@@ -20,6 +20,38 @@ class TurnStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextAdded:
+    """Text that nobody typed enters the history: project rules, a mentioned file, the folder, a note to the model.
+
+    It becomes part of the next user message, before the prompt's own words where it follows a `TurnStarted`.
+    """
+
+    source: str  # "AGENTS.md", "@src/app.py", "environment", "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A message that the person sent while the turn ran enters the history, before the next model call."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptQueued:
+    """A message that the person sent while the turn ran waits for its end; `TurnStarted` takes it from the queue."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """The permission mode from now on."""
+
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillChanged:
     """`done_tokens` of `total_tokens` prompt tokens are read, `cached_tokens` of them from the cache."""
 
@@ -167,10 +199,16 @@ class CompactionStarted:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFinished:
-    """The conversation now takes `context_tokens`; `summary` replaces the messages that were dropped."""
+    """The conversation now takes `context_tokens`; `summary` stands for the messages that were dropped.
+
+    The new history is its first `n_head` messages, the summary as a user message, and those from `first_kept` on.
+    `summary` "" means that it failed and nothing was dropped.
+    """
 
     context_tokens: int
     summary: str
+    n_head: int = 0
+    first_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +231,10 @@ class TurnFinished:
 
 AgentEvent = (
     TurnStarted
+    | ContextAdded
+    | Steered
+    | PromptQueued
+    | ModeChanged
     | PrefillChanged
     | ReasoningDelta
     | TextDelta
