@@ -35,14 +35,14 @@ constexpr int kNumOpcodes = 16;
 enum TaskFlag : int32_t {
   kFlagRope = 1 << 0,        // QKV_PROJ: rotate q and k
   kFlagSliding = 1 << 1,     // attention and QKV_PROJ: use KV group 1 and the model's window
-  kFlagFusedNorm = 1 << 2,   // QKV_PROJ, ROUTER_GEMM, LM_HEAD: input is the residual, the task normalises it itself
+  kFlagFusedNorm = 1 << 2,   // GEMMs of normed: input is the residual, the task normalises it itself
   kFlagFusedTopK = 1 << 3,   // MOE_*: derive the route from the router's logits instead of waiting for ROUTE_FINALIZE
   kFlagSliced = 1 << 4,      // MOE_*: take a fixed slice instead of claiming from the queue
   kFlagAddAttn = 1 << 5,     // ADD_RMSNORM: residual += o_out
   kFlagAddFfn = 1 << 6,      // ADD_RMSNORM: residual += ffn_out
   kFlagAddResidual = 1 << 7, // FFN_DOWN, MOE_DOWN_DRAIN (sliced): residual tile += o_out tile + result
   kFlagFfnNorm = 1 << 8,     // ADD_RMSNORM: use the layer's second norm (serial blocks)
-  kFlagFinal = 1 << 9,       // ADD_RMSNORM: use the model's final norm
+  kFlagFinal = 1 << 9,       // ADD_RMSNORM, LM_HEAD: use the model's final norm
 };
 
 // 32 x int32 = 128 bytes: one cache line on the GPU.

@@ -1,0 +1,138 @@
+"""Schedules are sound for every order, shape and processor count; `check` refuses broken ones and names the task."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointcode_local.engine.errors import ScheduleError
+from pointcode_local.engine.schedule_check import check
+from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule, build
+from pointcode_local.engine.tasks import LayerPlan, ModelPlan, Opcode, describe
+
+MOE = ModelPlan(
+    64, 4, 2, 16, 512, 16, 4, True, tuple(LayerPlan(i % 4 != 0 or i == 0, i % 4 != 0, i > 0, 32) for i in range(5))
+)
+DENSE = ModelPlan(96, 6, 3, 16, 256, 0, 0, False, tuple(LayerPlan(True, False, False, 64) for _ in range(3)))
+PLANS_AND_ORDERS = [(plan, o) for plan in (MOE, DENSE) for o in ORDER_NAMES if o != "lean" or plan.parallel_block]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(PLANS_AND_ORDERS), st.integers(1, 8), st.integers(1, 40), st.sampled_from([1, 2, 8, 33]))
+def test_every_order_is_sound_for_any_number_of_processors_rows_and_splits(plan_order, n_rows, n_processors, n_splits):
+    plan, order = plan_order
+    schedule = build(plan, order=order, n_rows=n_rows, n_processors=n_processors, n_splits=n_splits)
+    check(plan, schedule)
+    assert schedule.offsets[-1] == len(schedule.tasks)
+
+
+def test_all_sixteen_opcodes_are_used():
+    schedules = [build(plan, order=order, n_rows=2, n_processors=3) for plan, order in PLANS_AND_ORDERS]
+    assert {Opcode(int(op)) for s in schedules for op in s.tasks["opcode"]} == set(Opcode)
+
+
+def test_an_unknown_order_is_refused_with_the_known_ones():
+    with pytest.raises(
+        ScheduleError, match="unknown wave order 'best'; known: shipped, interleaved, attention_first, lean"
+    ):
+        build(MOE, order="best", n_rows=1, n_processors=2)
+
+
+def test_the_lean_order_refuses_serial_blocks():
+    with pytest.raises(ScheduleError, match="parallel attention and FFN"):
+        build(DENSE, order="lean", n_rows=1, n_processors=2)
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    return build(MOE, order="shipped", n_rows=2, n_processors=3)
+
+
+def first(schedule: Schedule, opcode: int, layer: int = -1) -> int:
+    tasks = schedule.tasks
+    return int(np.flatnonzero((tasks["opcode"] == opcode) & ((layer < 0) | (tasks["layer"] == layer)))[0])
+
+
+def broken(schedule: Schedule, tasks: np.ndarray) -> Schedule:
+    return dataclasses.replace(schedule, tasks=tasks)
+
+
+def test_check_refuses_a_cycle(schedule):
+    tasks = schedule.tasks.copy()
+    norm, o = first(schedule, Opcode.ADD_RMSNORM), first(schedule, Opcode.O_PROJ)
+    tasks["wait_counter"][norm, 0] = tasks["signal"][o]
+    tasks["wait_target"][norm, 0] = np.sum(tasks["signal"] == tasks["signal"][o])
+    with pytest.raises(
+        ScheduleError, match=r"cycle: task \d+ \(L0.norm ADD_RMSNORM .* waits for \d+ on counter \d+ \(L0.o\)"
+    ):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_a_wrong_wait_target(schedule):
+    tasks = schedule.tasks.copy()
+    tasks["wait_target"][first(schedule, Opcode.O_PROJ), 0] -= 1
+    with pytest.raises(
+        ScheduleError, match=r"O_PROJ .* waits for 2 on counter \d+ \(L0.combine\), which 3 tasks signal"
+    ):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_a_missing_wait(schedule):
+    tasks = schedule.tasks.copy()
+    tasks["wait_counter"][first(schedule, Opcode.ATTN_COMBINE)] = -1
+    with pytest.raises(
+        ScheduleError, match=r"L0.combine ATTN_COMBINE .* reads attn_part v0 without waiting for task \d+ \(L0.attn"
+    ):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_a_double_signal(schedule):
+    at = first(schedule, Opcode.ROUTER_GEMM)
+    tasks = np.insert(schedule.tasks, at, schedule.tasks[at])
+    tasks["wait_target"][tasks["wait_counter"] == tasks["signal"][at]] += 1
+    offsets = (schedule.offsets + (schedule.offsets > at)).astype(np.int32)
+    with pytest.raises(ScheduleError, match=r"repeats task \d+ \(L\d.router ROUTER_GEMM .* is signalled twice"):
+        check(MOE, dataclasses.replace(schedule, tasks=tasks, offsets=offsets))
+
+
+def test_check_refuses_a_read_of_cells_that_nobody_writes(schedule):
+    tasks = schedule.tasks.copy()
+    at = np.flatnonzero((tasks["opcode"] == Opcode.QKV_PROJ) & (tasks["layer"] == 0))[-1]
+    tasks["tile_count"][at] -= 1
+    with pytest.raises(ScheduleError, match=r"ATTN.* reads qkv v0 at cell \d+, which no task writes"):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_a_read_before_its_write(schedule):
+    tasks = schedule.tasks.copy()
+    tasks["wait_counter"][(tasks["opcode"] == Opcode.ROUTER_GEMM) & (tasks["layer"] == 1)] = -1
+    with pytest.raises(
+        ScheduleError, match=r"L1.router ROUTER_GEMM .* reads normed v2 without waiting for task \d+ \(L1.norm"
+    ):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_two_writers_of_one_tile(schedule):
+    tasks = schedule.tasks.copy()
+    a, b = np.flatnonzero((tasks["opcode"] == Opcode.FFN_DOWN) & (tasks["layer"] == 0))[:2]
+    tasks["tile_begin"][b], tasks["tile_count"][b] = tasks["tile_begin"][a], tasks["tile_count"][a] + 1
+    with pytest.raises(ScheduleError, match=r"both write ffn_out v0"):
+        check(MOE, broken(schedule, tasks))
+
+
+def test_check_refuses_an_overwrite_of_what_may_still_be_read():
+    """A lean layer's down projection must not update the residual while another processor still normalises it."""
+    lean = build(MOE, order="lean", n_rows=2, n_processors=6)
+    tasks = lean.tasks.copy()
+    down = (tasks["opcode"] == Opcode.MOE_DOWN_DRAIN) & (tasks["layer"] == 1)
+    o = (tasks["opcode"] == Opcode.O_PROJ) & (tasks["layer"] == 1)
+    tasks["wait_counter"][down | o] = -1
+    with pytest.raises(ScheduleError, match=r"(overwrites residual with v4|reads \w+ v1 without waiting)"):
+        check(MOE, broken(lean, tasks))
+
+
+def test_a_description_names_wave_opcode_and_tiles(schedule):
+    at = first(schedule, Opcode.QKV_PROJ)
+    assert describe(schedule.tasks[at], schedule.wave_names).endswith("(L0.qkv QKV_PROJ tiles 2..5)")
