@@ -1,0 +1,294 @@
+"""Conversations to token ids, through the model's own chat template.
+
+Only the template may write markers. Before rendering, every marker spelled inside a message, a tool description or an
+argument is broken by a *guard*: a private-use character that occurs nowhere else. The template may trim, split or
+JSON-encode the text: the guard stays inside the spelling. After rendering, what still spells a marker was written by
+the template; the guards are taken out of the rest, which is encoded as ordinary text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .chat_fallback import fold_tools
+from .errors import ModelError, RequestError
+from .model_config import read_json_object
+from .tokenizer import Tokenizer
+from .types import Message, ToolSpec
+
+_GUARDS = range(0xE000, 0xF8FF)  # Unicode's private use area
+_REMEMBERED_PREFIXES = 64  # replies whose exact ids are kept
+
+
+class ChatTemplate:
+    """A model's chat template with its tokenizer.
+
+    `variables` are passed to the template as they are (`reasoning=False` switches thinking off where a template knows
+    it). Raises ModelError when the template does not compile.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, variables: Mapping[str, object] | None = None) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self._variables = dict(variables or {})
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise ModelError(f"the chat template does not compile: {error}") from error
+        self.knows_tools = self._probe_tools()
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, generation_prompt: bool = True
+    ) -> list[int]:
+        """The ids of the conversation, ending where the model's reply begins.
+
+        Raises RequestError when the template refuses the messages.
+        """
+        text, guard = self._render_guarded(messages, tools, generation_prompt=generation_prompt)
+        return self._encode(text, guard)
+
+    def extend(
+        self,
+        prompt_ids: Sequence[int],
+        generated_ids: Sequence[int],
+        messages: Sequence[Message],
+        n_known: int,
+        tools: Sequence[ToolSpec] = (),
+    ) -> list[int] | None:
+        """The ids of `messages`, of which the first `n_known` are already ids: `prompt_ids` and the reply
+        `generated_ids` (message n_known - 1). Both come back unchanged in front of what is new.
+
+        None when the template writes the earlier messages differently now (some drop old reasoning): render anew.
+        """
+        before, _ = self._render_guarded(messages[:n_known], tools, generation_prompt=False)
+        after, guard = self._render_guarded(messages, tools, generation_prompt=True)
+        if not after.startswith(before):
+            return None
+        reply = [*generated_ids]
+        while reply and reply[-1] in self.tokenizer.end_ids:
+            reply.pop()
+        turn_end = self._turn_end(before)
+        if turn_end is None:
+            return None
+        return [*prompt_ids, *reply, *self._encode(after[turn_end:], guard)]
+
+    def stable_prefix(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        """The ids that every conversation which begins with `messages` begins with (for warming a cache)."""
+        ids = self.render(messages, tools, generation_prompt=False)
+        other = self.render([*messages, Message("user", "?")], tools)
+        n = next((i for i, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b), min(len(ids), len(other)))
+        return ids[:n]
+
+    def _turn_end(self, text: str) -> int | None:
+        """Where the end marker of the last turn begins; None when the text does not end with a finished turn."""
+        spans = self.tokenizer.find_markers(text)
+        if not spans or text[spans[-1][1] :].strip():
+            return None
+        begin, end = spans[-1]
+        return begin if self.tokenizer.markers[text[begin:end]] in self.tokenizer.end_ids else None
+
+    def _encode(self, text: str, guard: str) -> list[int]:
+        ids: list[int] = []
+        end = 0
+        for begin, stop in self.tokenizer.find_markers(text):
+            ids += self.tokenizer.encode(text[end:begin].replace(guard, ""))
+            ids.append(self.tokenizer.markers[text[begin:stop]])
+            end = stop
+        return ids + self.tokenizer.encode(text[end:].replace(guard, ""))
+
+    def _render_guarded(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool
+    ) -> tuple[str, str]:
+        if not self.knows_tools:
+            messages, tools = fold_tools(messages, tools), ()
+        values = [_as_template_message(m) for m in messages], [_as_template_tool(t) for t in tools]
+        guard = self._free_guard(values)
+        guarded_messages, guarded_tools = cast("tuple[list[object], list[object]]", self._guarded(values, guard))
+        return self._run(guarded_messages, guarded_tools, generation_prompt), guard
+
+    def _run(self, messages: list[object], tools: list[object], generation_prompt: bool) -> str:
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=tools or None,
+                add_generation_prompt=generation_prompt,
+                bos_token=self.tokenizer.bos_token,
+                eos_token=self.tokenizer.eos_token,
+                **self._variables,
+            )
+        except (TemplateError, SecurityError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise RequestError(f"the model's chat template refused the messages: {error}") from error
+
+    def _free_guard(self, values: object) -> str:
+        text = json.dumps(values, ensure_ascii=False, default=str) + self.source
+        return next(c for c in map(chr, _GUARDS) if c not in text)
+
+    def _guarded(self, value: Any, guard: str) -> Any:
+        """`value` with the guard inside every marker that a string in it spells."""
+        match value:
+            case str():
+                spans = self.tokenizer.find_markers(value)
+                for begin, _ in reversed(spans):
+                    value = value[: begin + 1] + guard + value[begin + 1 :]
+                return value
+            case dict():
+                return {self._guarded(k, guard): self._guarded(v, guard) for k, v in value.items()}
+            case list():
+                return [self._guarded(v, guard) for v in value]
+            case tuple():
+                return tuple(self._guarded(v, guard) for v in value)
+            case _:
+                return value
+
+    def _probe_tools(self) -> bool:
+        probe = {"type": "function", "function": {"name": "probe_tool", "description": "", "parameters": {}}}
+        try:
+            return "probe_tool" in self._run([{"role": "user", "content": "x"}], [probe], True)
+        except RequestError:
+            return False
+
+
+class ConversationIds:
+    """Prompt ids that keep what the model itself wrote.
+
+    A reply is remembered with its exact ids; when a later conversation begins with the same messages, the ids of that
+    beginning are reused, so the prefix cache hits and nothing is tokenised twice.
+    """
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self._known: OrderedDict[tuple[object, ...], _KnownReply] = OrderedDict()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        """The ids of the conversation, up to where the next reply begins."""
+        for n in range(len(messages) - 1, 0, -1):
+            if messages[n - 1].role != "assistant":
+                continue
+            known = self._known.get(_key(messages[:n], tools))
+            if known is None:
+                continue
+            ids = self._template.extend(known.prompt_ids, known.generated_ids, messages, n, tools)
+            if ids is not None:
+                return ids
+        return self._template.render(messages, tools)
+
+    def remember(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        reply: Message,
+        prompt_ids: Sequence[int],
+        generated_ids: Sequence[int],
+    ) -> None:
+        """Note that `reply` to `messages` was `generated_ids` after `prompt_ids`. Only whole replies belong here."""
+        self._known[_key([*messages, reply], tools)] = _KnownReply(tuple(prompt_ids), tuple(generated_ids))
+        while len(self._known) > _REMEMBERED_PREFIXES:
+            self._known.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownReply:
+    prompt_ids: tuple[int, ...]
+    generated_ids: tuple[int, ...]
+
+
+def _key(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[object, ...]:
+    """What decides a rendering: all but the ids of tool calls, which clients may rename."""
+    names = tuple((t.name, t.description, json.dumps(t.parameters, sort_keys=True)) for t in tools)
+    turns = tuple(
+        (m.role, m.content, m.reasoning, m.name, m.is_error, tuple((c.name, c.arguments) for c in m.tool_calls))
+        for m in messages
+    )
+    return names, turns
+
+
+def template_of_folder(folder: Path, tokenizer: Tokenizer, **variables: object) -> ChatTemplate:
+    """The template of a model folder: chat_template.jinja, or else `chat_template` in tokenizer_config.json."""
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return ChatTemplate(file.read_text(encoding="utf-8"), tokenizer, variables)
+    settings_path = folder / "tokenizer_config.json"
+    stated = read_json_object(settings_path).get("chat_template") if settings_path.exists() else None
+    if isinstance(stated, list):  # several named templates
+        named = {t.get("name"): t.get("template") for t in cast("list[dict[str, object]]", stated)}
+        stated = named.get("tool_use", named.get("default"))
+    if not isinstance(stated, str):
+        raise ModelError(f"{folder} has no chat template (chat_template.jinja or tokenizer_config.json)")
+    return ChatTemplate(stated, tokenizer, variables)
+
+
+def template_of_gguf(metadata: Mapping[str, object], tokenizer: Tokenizer, **variables: object) -> ChatTemplate:
+    """The template inside a GGUF file."""
+    stated = metadata.get("tokenizer.chat_template")
+    if not isinstance(stated, str):
+        raise ModelError("the GGUF file holds no chat template")
+    return ChatTemplate(stated, tokenizer, variables)
+
+
+def _as_template_message(message: Message) -> dict[str, object]:
+    values: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.reasoning:  # templates look for one of these names
+        values |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+    if message.tool_calls:
+        values["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": parse_arguments(c.arguments)}}
+            for c in message.tool_calls
+        ]
+    if message.role == "tool":
+        values |= {"tool_call_id": message.tool_call_id, "name": message.name, "is_error": message.is_error}
+    return values
+
+
+def _as_template_tool(tool: ToolSpec) -> dict[str, object]:
+    function = {"name": tool.name, "description": tool.description, "parameters": _plain(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def parse_arguments(arguments: str) -> dict[str, object]:
+    """A call's arguments as the object that templates want; text that is no JSON object is kept under "raw"."""
+    try:
+        parsed = json.loads(arguments, strict=False) if arguments.strip() else {}
+    except ValueError:
+        parsed = None
+    return cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {"raw": arguments}
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences as dicts and lists, which templates and JSON understand."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """`tojson` as model templates expect it: no HTML escapes, non-ASCII kept, keys in order."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _now(format: str) -> str:
+    return datetime.now(UTC).strftime(format)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+    return environment
