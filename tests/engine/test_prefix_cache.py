@@ -1,0 +1,249 @@
+"""The paged cache's books, prefix reuse against a naive cache, and the round trip over disk."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from pointcode_local.engine.errors import CapacityError
+from pointcode_local.engine.kv_cache import FULL, NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, KvGeometry, SequencePages
+from pointcode_local.engine.kv_store import KvStore
+from pointcode_local.engine.prefix_cache import PrefixCache
+
+DENSE = KvGeometry(sliding_layers=(False, False), n_kv_heads=1, head_dim=2)
+MIXED = KvGeometry(sliding_layers=(False, True), n_kv_heads=1, head_dim=2, window=100)
+
+
+def ids_of(*parts: tuple[int, int]) -> list[int]:
+    """Token ids: (value, count) runs."""
+    return [value for value, count in parts for _ in range(count)]
+
+
+def compute(kv: KvCache, sequence: SequencePages, ids: list[int], begin: int, end: int) -> None:
+    """Stands for prefill: writes into each visible page what identifies the tokens from the start to there."""
+    for position in range(begin, end):
+        page, offset = divmod(position, PAGE_TOKENS)
+        mark = float(hash(tuple(ids[: position + 1])) % 1_000_003)
+        for group in kv.groups:
+            if sequence.tables[group][page] != NO_PAGE:
+                kv.pools[group].k[:, sequence.tables[group][page], :, offset] = mark
+                kv.pools[group].v[:, sequence.tables[group][page], :, offset] = -mark
+
+
+def assert_content(kv: KvCache, sequence: SequencePages, ids: list[int], n_tokens: int) -> None:
+    """Every page a query at `n_tokens` reads holds exactly this sequence's marks."""
+    for group in kv.groups:
+        first = kv.geometry.first_visible_page(n_tokens) if group == SLIDING else 0
+        for position in range(first * PAGE_TOKENS, n_tokens):
+            page, offset = divmod(position, PAGE_TOKENS)
+            physical = sequence.tables[group][page]
+            assert physical != NO_PAGE
+            mark = float(hash(tuple(ids[: position + 1])) % 1_000_003)
+            assert kv.pools[group].k[0, physical, 0, offset, 0] == mark
+            assert kv.pools[group].v[0, physical, 0, offset, 1] == -mark
+
+
+def run(kv: KvCache, cache: PrefixCache, ids: list[int], chunk: int = 128) -> tuple[SequencePages, int]:
+    """A whole prefill; returns the pages and how many tokens came from the cache."""
+    sequence = cache.attach(ids)
+    cached = sequence.n_registered * PAGE_TOKENS
+    assert_content(kv, sequence, ids, cached)
+    done = cached
+    while done < len(ids):
+        end = min(len(ids), done + chunk)
+        sequence.grow(end)
+        compute(kv, sequence, ids, done, end)
+        done = end
+        cache.register(ids, sequence, done)
+        sequence.slide(done)
+    return sequence, cached
+
+
+def finish(cache: PrefixCache, sequence: SequencePages) -> None:
+    sequence.release()
+    cache.check()
+
+
+@pytest.mark.parametrize("geometry", [DENSE, MIXED])
+def test_the_same_prompt_twice_reuses_all_but_the_last_page(geometry: KvGeometry) -> None:
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv)
+    ids = ids_of((1, 256))
+    for expected in (0, 192, 192):
+        sequence, cached = run(kv, cache, ids)
+        assert cached == expected
+        finish(cache, sequence)
+
+
+def test_at_least_one_token_is_left_to_compute() -> None:
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv)
+    finish(cache, run(kv, cache, ids_of((1, 129)))[0])
+    assert run(kv, cache, ids_of((1, 129)))[1] == 128
+    assert run(kv, cache, ids_of((1, 128)))[1] == 64
+    assert cache.attach([1]).n_pages == 0
+
+
+def test_sliding_pages_of_two_prompts_do_not_mix() -> None:
+    kv = KvCache(MIXED, 64, 12)
+    cache = PrefixCache(kv)
+    a, b = ids_of((1, 320), (2, 200)), ids_of((1, 320), (3, 200))
+    for ids in (a, a, b, b, a, b):
+        finish(cache, run(kv, cache, ids)[0])
+
+
+def test_a_chunk_that_was_inserted_and_then_aborted_leaves_a_good_prefix() -> None:
+    kv = KvCache(MIXED, 16, 16)
+    cache = PrefixCache(kv)
+    ids = ids_of((7, 400))
+    sequence = cache.attach(ids)
+    sequence.grow(256)
+    compute(kv, sequence, ids, 0, 130)  # cancelled in the middle: only two pages are complete
+    cache.register(ids, sequence, 130)
+    finish(cache, sequence)
+    sequence, cached = run(kv, cache, ids)
+    assert cached == 128
+    finish(cache, sequence)
+
+
+def test_a_hit_on_an_evicted_sliding_window_falls_back_to_less() -> None:
+    kv = KvCache(MIXED, 64, 6)
+    cache = PrefixCache(kv)
+    a = ids_of((1, 640))
+    finish(cache, run(kv, cache, a, chunk=64)[0])
+    finish(cache, run(kv, cache, ids_of((2, 640)), chunk=64)[0])
+    sequence, cached = run(kv, cache, a, chunk=64)
+    assert cached == 0
+    finish(cache, sequence)
+
+
+def test_pages_in_use_are_never_evicted_and_running_out_is_a_capacity_error() -> None:
+    kv = KvCache(DENSE, 4, 0)
+    cache = PrefixCache(kv)
+    held, _ = run(kv, cache, ids_of((1, 192)))
+    other = cache.attach(ids_of((2, 192)))
+    with pytest.raises(CapacityError, match="4 KV pages"):
+        other.grow(192)
+    assert_content(kv, held, ids_of((1, 192)), 192)
+    finish(cache, other)
+    finish(cache, held)
+    assert kv.pools[FULL].counts().cached == 3
+
+
+def test_a_forgotten_sequence_is_not_reused() -> None:
+    kv = KvCache(DENSE, 8, 0)
+    cache = PrefixCache(kv)
+    sequence, _ = run(kv, cache, ids_of((1, 192)))
+    cache.forget(sequence)
+    finish(cache, sequence)
+    assert run(kv, cache, ids_of((1, 192)))[1] == 0
+
+
+@pytest.mark.parametrize("geometry", [DENSE, MIXED])
+@pytest.mark.parametrize("n_pages", [12, 200])
+def test_random_operations_agree_with_a_naive_cache(geometry: KvGeometry, n_pages: int) -> None:
+    dice = random.Random(n_pages)
+    kv = KvCache(geometry, n_pages, n_pages)
+    cache = PrefixCache(kv)
+    naive: set[tuple[int, ...]] = set()  # every computed page-aligned prefix
+    live: list[tuple[SequencePages, list[int], int]] = []
+    for _ in range(150):
+        if live and dice.random() < 0.5:
+            sequence, ids, done = live.pop(dice.randrange(len(live)))
+            assert_content(kv, sequence, ids, done)
+            finish(cache, sequence)
+            continue
+        ids = ids_of(*((dice.randrange(3), dice.choice((10, 64, 100))) for _ in range(dice.randrange(1, 5))))
+        try:
+            sequence, cached = run(kv, cache, ids, chunk=dice.choice((64, 96)))
+        except CapacityError:
+            assert n_pages == 12
+            for other, _, _ in live:
+                other.release()
+            live.clear()
+            kv = KvCache(geometry, n_pages, n_pages)
+            cache = PrefixCache(kv)
+            naive.clear()
+            continue
+        usable = range(PAGE_TOKENS, len(ids), PAGE_TOKENS)
+        longest = max((n for n in usable if tuple(ids[:n]) in naive), default=0)
+        assert cached <= longest
+        if n_pages == 200:
+            assert cached == longest
+        naive.update(tuple(ids[:n]) for n in range(PAGE_TOKENS, len(ids) + 1, PAGE_TOKENS))
+        live.append((sequence, ids, len(ids)))
+        cache.check()
+
+
+@pytest.mark.parametrize("geometry", [DENSE, MIXED])
+def test_pages_survive_a_restart_on_disk(geometry: KvGeometry, tmp_path: Path) -> None:
+    path = tmp_path / "model.kv"
+    ids = ids_of((1, 300), (2, 100))
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+    finish(cache, run(kv, cache, ids)[0])
+    assert cache.save()
+    assert not cache.save()
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+    sequence, cached = run(kv, cache, ids)  # checks the content
+    assert cached == 384
+    finish(cache, sequence)
+
+
+def test_a_damaged_or_foreign_file_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "model.kv"
+    ids = ids_of((1, 300))
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+    finish(cache, run(kv, cache, ids)[0])
+    cache.save()
+    good = path.read_bytes()
+    assert not list(KvStore(path, "other", 1 << 20).pages())
+    for at, expected in ((4, 0), (30, 0), (len(good) - 1, 192), (len(good) - 4 * len(good) // 5, 0)):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :])
+        kv = KvCache(DENSE, 32, 0)
+        cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+        sequence, cached = run(kv, cache, ids)
+        assert cached in (expected, 192, 128, 64, 0)
+        finish(cache, sequence)
+    path.write_bytes(good[: len(good) // 2])
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+    assert run(kv, cache, ids)[1] < 256
+
+
+def test_the_file_keeps_within_its_size_limit_and_prefers_what_was_used_last(tmp_path: Path) -> None:
+    path = tmp_path / "model.kv"
+    kv = KvCache(DENSE, 64, 0)
+    page_bytes = DENSE.page_bytes(FULL)
+    store = KvStore(path, "m", 3 * page_bytes)
+    cache = PrefixCache(kv, b"m", store)
+    for value in (1, 2):
+        finish(cache, run(kv, cache, ids_of((value, 200)))[0])
+    cache.save()
+    assert len(list(store.pages())) == 3
+    fresh = PrefixCache(KvCache(DENSE, 64, 0), b"m", store)
+    assert fresh.attach(ids_of((2, 200))).n_registered == 3
+    assert fresh.attach(ids_of((1, 200))).n_registered == 0
+
+
+def test_a_budget_too_small_for_two_pages_is_refused_and_others_fit() -> None:
+    with pytest.raises(CapacityError, match="too small"):
+        DENSE.page_counts(100, 8, 512)
+    for geometry in (DENSE, MIXED):
+        full, sliding = geometry.page_counts(1 << 20, 8, 64)
+        used = full * geometry.page_bytes(FULL) + sliding * geometry.page_bytes(SLIDING)
+        assert (1 << 20) * 0.95 < used <= 1 << 20
+
+
+def test_releasing_a_page_twice_is_noticed() -> None:
+    kv = KvCache(DENSE, 4, 0)
+    page = kv.take(FULL)
+    kv.pools[FULL].release(page)
+    with pytest.raises(AssertionError, match="released more often"):
+        kv.pools[FULL].release(page)
+    assert torch.equal(kv.pools[FULL].k, torch.zeros_like(kv.pools[FULL].k))
