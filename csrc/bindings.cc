@@ -140,7 +140,10 @@ py::list wait_queries(PyService& self, double timeout_s) {
     queries = self.service.wait_queries(timeout_s);
   }
   py::list out;
-  for (const MaskQuery& query : queries) out.append(py::make_tuple(query.request, query.n_generated, query.token));
+  for (const MaskQuery& query : queries) {
+    std::vector<int32_t> recent(query.recent, query.recent + query.n_recent);
+    out.append(py::make_tuple(query.request, query.n_generated, std::move(recent)));
+  }
   return out;
 }
 

@@ -344,7 +344,10 @@ void DecodeService::ask_for_mask(Row& row) {
       queries_.size() >= kMaxQueries;  // the mask thread is behind: try again at the next step
   row.mask_need = full ? MaskNeed::kToAsk : MaskNeed::kAsked;
   if (full) return;
-  queries_.push_back({row.request.load(std::memory_order_relaxed), row.n_generated, row.token});
+  MaskQuery query{row.request.load(std::memory_order_relaxed), row.n_generated,
+                  std::min(row.n_generated, kMaxRecent), {}};
+  std::copy(row.history.end() - query.n_recent, row.history.end(), query.recent);
+  queries_.push_back(query);
   masks_cv_.notify_one();
 }
 

@@ -61,10 +61,13 @@ struct RowView {  // what the control thread needs to know of a row while parked
   int32_t n_pages;
 };
 
-struct MaskQuery {  // "token number n_generated of this request was `token`: what may follow?"
+constexpr int kMaxRecent = 32;
+
+struct MaskQuery {  // "the output of this request ends with `recent`: what may follow?"
   int64_t request;
   int32_t n_generated;
-  int32_t token;
+  int32_t n_recent;
+  int32_t recent[kMaxRecent];  // the last output tokens, the newest last
 };
 
 class DecodeService {

@@ -1,0 +1,214 @@
+"""Grammar-constrained output with llguidance: masks are computed by one thread while other rows go on decoding.
+
+A constrained row takes part in a step only when the mask for its next token is there. With a trigger it is free until the
+trigger was written: Python is asked only after tokens that can end the trigger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from . import _native
+from .errors import RequestError
+from .types import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_LOG = logging.getLogger(__name__)
+_IDLE_WAIT_S = 5.0
+# Without a bound a small model under a JSON schema can write white space for ever.
+_JSON_WHITESPACE = {"whitespace_pattern": r"[ \n]{0,16}"}
+
+
+class _Words:
+    """What llguidance wants to know of a tokenizer."""
+
+    def __init__(self, tokens: Sequence[bytes], special: Iterable[int], eos: int, encode: Callable[[str], list[int]]):
+        self.tokens = tokens
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = eos
+        self.bos_token_id = None
+        self._encode = encode
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
+
+
+class GrammarFactory:
+    """Compiles grammars for one vocabulary. `tokens[i]` are the bytes of id i (b"" for none), one per logit."""
+
+    def __init__(
+        self, tokens: Sequence[bytes], special: Iterable[int], eos_ids: Sequence[int], encode: Callable[[str], list[int]]
+    ) -> None:
+        self.tokens = tokens
+        self._special = frozenset(special)
+        self._eos_ids = list(eos_ids)
+        self._encode = encode
+        self._lock = threading.Lock()
+        self._tokenizer: LLTokenizer | None = None
+
+    def compile(self, grammar: Grammar, stop_ids: Iterable[int]) -> GrammarState:
+        """A fresh state; raises RequestError, with llguidance's message, for a grammar that is not valid."""
+        from llguidance import LLMatcher
+
+        source = _to_lark(grammar)
+        tokenizer = self._llg_tokenizer()
+        problem = LLMatcher.validate_grammar(source, tokenizer)
+        if problem:
+            raise RequestError(f"the grammar is not valid: {problem}")
+        return GrammarState(grammar.trigger.encode(), lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+
+    def _llg_tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        with self._lock:
+            if self._tokenizer is None:
+                tokens = [t or b"\xff[%d]" % i for i, t in enumerate(self.tokens)]  # an id without text never matches
+                empty = [i for i, t in enumerate(self.tokens) if not t]
+                eos = self._eos_ids or [len(tokens) - 1]
+                words = _Words(tokens, self._special.union(empty, eos), eos[0], self._encode)
+                self._tokenizer = LLTokenizer(TokenizerWrapper(words), eos_token=eos)
+            return self._tokenizer
+
+
+class GrammarState:
+    """One request's position in its grammar."""
+
+    def __init__(
+        self, trigger: bytes, make_matcher: Callable[[], LLMatcher], tokens: Sequence[bytes], stop_ids: Iterable[int]
+    ) -> None:
+        self._trigger = trigger
+        self._make_matcher = make_matcher
+        self._tokens = tokens
+        self._stop_ids = sorted(stop_ids)
+        self._matcher: LLMatcher | None = None if trigger else make_matcher()
+        self._n_words = (len(tokens) + 31) // 32
+
+    def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """(mask of the first token or None, ids to ask after while unmasked or None), (ceil(vocab / 32),) uint32."""
+        if not self._trigger:
+            return self._mask(), None
+        last = self._trigger[-1]
+        watched = np.fromiter((last in token for token in self._tokens), np.bool_, len(self._tokens))
+        return None, _pack(watched, self._n_words)
+
+    def advance(self, recent: Sequence[int]) -> np.ndarray | None:
+        """The mask after the output that ends with `recent` (newest last); None allows everything."""
+        if self._matcher is None:
+            rest = self._after_trigger(recent)
+            if rest is None:
+                return None
+            self._matcher = self._make_matcher()
+            if rest and not self._consume_bytes(rest):
+                return self._let_go("the text after the trigger does not fit the grammar")
+        elif not self._matcher.consume_token(recent[-1]):
+            return self._let_go(self._matcher.get_error())
+        return self._mask()
+
+    def _mask(self) -> np.ndarray | None:
+        assert self._matcher is not None
+        if self._matcher.is_stopped():
+            return self._let_go("") if self._trigger else self._only_stops()
+        mask = np.zeros(self._n_words, np.uint32)  # (ceil(vocab / 32),)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            return self._let_go(self._matcher.get_error())
+        if self._matcher.is_accepting():
+            mask |= self._stop_mask()
+        return mask if mask.any() else self._only_stops()
+
+    def _only_stops(self) -> np.ndarray | None:
+        return self._stop_mask() if self._stop_ids else None
+
+    def _stop_mask(self) -> np.ndarray:
+        allowed = np.zeros(len(self._tokens), np.bool_)
+        allowed[self._stop_ids] = True
+        return _pack(allowed, self._n_words)
+
+    def _let_go(self, problem: str) -> None:
+        """The row is free again (and watched, where there is a trigger)."""
+        if problem:
+            _LOG.warning("a grammar was given up: %s", problem)
+        self._matcher = None
+
+    def _after_trigger(self, recent: Sequence[int]) -> bytes | None:
+        """What the last token wrote behind the trigger, or None when it did not complete one."""
+        pieces = [self._tokens[token] for token in recent]
+        text = b"".join(pieces)
+        end = text.rfind(self._trigger) + len(self._trigger)
+        complete = end >= len(self._trigger) and end > len(text) - len(pieces[-1])
+        return text[end:] if complete else None
+
+    def _consume_bytes(self, rest: bytes) -> bool:
+        assert self._matcher is not None
+        by_bytes = {self._tokens[i]: i for i in range(len(self._tokens)) if len(self._tokens[i]) == 1}
+        ids = [by_bytes[rest[i : i + 1]] for i in range(len(rest)) if rest[i : i + 1] in by_bytes]
+        return len(ids) == len(rest) and self._matcher.try_consume_tokens(ids) == len(ids)
+
+
+class MaskWorker:
+    """Answers the decode thread's questions. Its thread starts with the first constrained request."""
+
+    def __init__(self, service: _native.DecodeService) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._states: dict[int, GrammarState] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def add(self, request: int, state: GrammarState) -> None:
+        """Makes the state known before the row exists."""
+        with self._lock:
+            self._states[request] = state
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="engine-masks", daemon=True)
+                self._thread.start()
+
+    def remove(self, request: int) -> None:
+        """The request has ended."""
+        with self._lock:
+            self._states.pop(request, None)
+
+    def close(self) -> None:
+        """Joins the thread."""
+        self._closing = True
+        self._service.wake_masks()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            for request, n_generated, recent in self._service.wait_queries(_IDLE_WAIT_S):
+                with self._lock:
+                    state = self._states.get(request)
+                if state is not None:
+                    self._service.answer(request, n_generated, state.advance(recent))
+
+
+def _to_lark(grammar: Grammar) -> str:
+    """One llguidance grammar; JSON gets bounded white space, and may begin with some after a trigger."""
+    if grammar.kind == "lark":
+        return grammar.source
+    try:
+        schema: Any = json.loads(grammar.source)
+    except ValueError as error:
+        raise RequestError(f"the JSON schema is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise RequestError("the JSON schema must be an object")
+    options = cast("dict[str, Any]", schema.get("x-guidance", {}))
+    schema = {**cast("dict[str, Any]", schema), "x-guidance": {**_JSON_WHITESPACE, **options}}
+    lead = r"/[ \n]{0,4}/ " if grammar.trigger else ""
+    return f"start: {lead}value\nvalue: %json {json.dumps(schema)}\n"
+
+
+def _pack(allowed: np.ndarray, n_words: int) -> np.ndarray:
+    bits = np.zeros(n_words * 32, np.bool_)
+    bits[: len(allowed)] = allowed
+    return np.packbits(bits, bitorder="little").view(np.uint32)

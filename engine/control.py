@@ -1,0 +1,389 @@
+"""The control plane: one thread that admits requests, computes prompts in chunks, and changes the batch while the decode
+thread is parked.
+
+A request is *waiting*, then *prefilling* (at most one at a time, others go on decoding), then a *row* of the batch. Only
+this thread touches pages and the prefix cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from . import _native
+from ._native import Notice, RowEnd
+from .errors import BackendError, CapacityError, EngineError
+from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
+from .prefix_cache import PrefixCache
+from .types import PrefillProgress, Request
+
+_LOG = logging.getLogger(__name__)
+PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
+IDLE_WAIT_S = 5.0  # everything that matters wakes the thread
+RESERVE_TOKENS = 4 * PAGE_TOKENS  # pages a row gets ahead of its position
+
+
+class PrefillCancelled(Exception):
+    """Raised through a running chunk when its request was cancelled."""
+
+
+class Prefill(Protocol):
+    """Computes keys and values of prompt tokens."""
+
+    def __call__(
+        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
+    ) -> None:
+        """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers (it may raise)."""
+        ...
+
+
+class Constraint(Protocol):
+    """A request's grammar as the decode service needs it."""
+
+    def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """(mask of the first token or None, ids to ask after while unmasked), (ceil(vocab / 32),) uint32."""
+        ...
+
+
+Outcome = PrefillProgress | EngineError
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way. `cancelled` may be set by any thread; the rest belongs to the control thread."""
+
+    id: int
+    request: Request
+    sampling: _native.SamplingConfig
+    report: Callable[[Outcome], None]  # from the control thread; an error is the job's last report
+    constraint: Constraint | None = None
+    cancelled: bool = False
+    pages: SequencePages | None = None
+    n_done: int = 0
+    n_cached: int = 0
+
+    @property
+    def n_prefill(self) -> int:
+        """Tokens to compute before decoding: the last prompt token is fed by the first step."""
+        return len(self.request.token_ids) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLimits:
+    """Sizes of the control plane."""
+
+    max_rows: int = 8
+    max_waiting: int = 64
+    chunk_tokens: int = 256
+
+
+@dataclass(slots=True)
+class ControlCounters:
+    """Numbers for metrics and health checks."""
+
+    n_admitted: int = 0
+    n_finished: int = 0
+    n_restarts: int = 0
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    longest_chunk_s: float = field(default=0.0)
+
+
+class ControlPlane:
+    """Owns the thread. `make_backend` builds the decode backend, at the start and after a failure."""
+
+    def __init__(
+        self,
+        service: _native.DecodeService,
+        kv: KvCache,
+        prefix: PrefixCache,
+        prefill: Prefill,
+        make_backend: Callable[[], _native.StepBackend],
+        limits: ControlLimits,
+    ) -> None:
+        self.counters = ControlCounters()
+        self.dead: EngineError | None = None
+        self._service = service
+        self._kv = kv
+        self._prefix = prefix
+        self._prefill = prefill
+        self._make_backend = make_backend
+        self._limits = limits
+        self._lock = threading.Lock()  # guards _waiting, _closing
+        self._waiting: list[Job] = []
+        self._ready: list[Job] = []
+        self._rows: dict[int, Job] = {}
+        self._starved = False  # the prefilling job waits for a row to end
+        self._closing = False
+        with self._parked():
+            self._set_backend()
+        self._thread = threading.Thread(target=self._run, name="engine-control", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ any thread
+    def submit(self, job: Job) -> None:
+        """Queues a job; raises CapacityError when the queue is full, BackendError when the engine is dead or closed."""
+        with self._lock:
+            if self.dead is not None:
+                raise BackendError(f"the engine stopped: {self.dead}") from self.dead
+            if self._closing:
+                raise BackendError("the engine is closed")
+            if len(self._waiting) >= self._limits.max_waiting:
+                raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
+            self._waiting.append(job)
+        self._service.wake()
+
+    def cancel(self, job: Job) -> None:
+        """Marks a job; it stops within one decode step or one layer of prefill. Harmless when it has ended."""
+        job.cancelled = True
+        self._service.cancel(job.id)
+        self._service.wake()
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that are not in the batch yet."""
+        return len(self._waiting) + len(self._ready)
+
+    @property
+    def n_rows(self) -> int:
+        """Requests in the batch."""
+        return len(self._rows)
+
+    def close(self) -> None:
+        """Stops the thread; requests that are under way end with an error."""
+        with self._lock:
+            self._closing = True
+        self._service.wake()
+        self._thread.join()
+
+    # ------------------------------------------------------------------ the loop
+    def _run(self) -> None:
+        error: EngineError = BackendError("the control plane failed")  # what a fault of ours looks like from outside
+        try:
+            while not self._closing:
+                busy = self._next_to_prefill() is not None
+                self._turn(self._service.wait_notices(0.0 if busy else IDLE_WAIT_S))
+            error = BackendError("the engine is closed")
+        except EngineError as failure:
+            error = failure
+        finally:
+            self._die(error)
+
+    def _turn(self, notices: int) -> None:
+        self._drop_cancelled()
+        if notices & (Notice.ENDED | Notice.PAGES | Notice.FAILED):
+            with self._parked():
+                self._retire_rows()
+                if notices & Notice.FAILED:
+                    self._restart()
+                self._extend_rows()
+            self._starved = False
+        job = self._next_to_prefill()
+        if job is not None:
+            self._advance(job)
+        if self._ready:
+            with self._parked():
+                self._retire_rows()
+                self._join_rows()
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        if not self._service.park(PARK_TIMEOUT_S):
+            raise BackendError(f"the decode step did not end within {PARK_TIMEOUT_S:.0f} s")
+        yield
+        self._service.resume()
+
+    def _die(self, error: EngineError) -> None:
+        """Ends every job. The rows' pages are released only where the service is parked (it may hang in a step)."""
+        with self._lock:
+            self.dead = error
+            jobs = [*self._waiting, *self._ready, *self._rows.values()]
+            self._waiting.clear()
+        _LOG.info("the control plane stops: %s", error)
+        parked = self._service.park(PARK_TIMEOUT_S if self._closing else 0.0)
+        for job in jobs:
+            if parked and job.pages is not None:
+                if job.id in self._rows:
+                    self._service.remove_row(job.id)
+                self._release(job)
+            job.report(error)
+        self._ready.clear()
+        self._rows.clear()
+        self._closing = True
+
+    # ------------------------------------------------------------------ prefill
+    def _next_to_prefill(self) -> Job | None:
+        """The most urgent waiting job, if a place in the batch is free for it."""
+        if self._starved or len(self._rows) + len(self._ready) >= self._limits.max_rows:
+            return None
+        with self._lock:
+            return min(self._waiting, key=lambda job: (-job.request.priority, job.id), default=None)
+
+    def _drop_cancelled(self) -> None:
+        with self._lock:
+            dropped = [job for job in self._waiting if job.cancelled]
+            self._waiting = [job for job in self._waiting if not job.cancelled]
+        dropped += [job for job in self._ready if job.cancelled]
+        self._ready = [job for job in self._ready if not job.cancelled]
+        for job in dropped:
+            self._release(job)
+
+    def _advance(self, job: Job) -> None:
+        """One chunk of the job's prompt; makes it ready after the last."""
+        ids = job.request.token_ids
+        if job.pages is None:
+            job.pages = self._prefix.attach(ids)
+            job.n_done = job.n_cached = job.pages.n_registered * PAGE_TOKENS
+            job.report(PrefillProgress(job.n_done, len(ids), job.n_cached))
+            self.counters.n_admitted += 1
+        end = min(job.n_prefill, job.n_done + self._limits.chunk_tokens)
+        reserve = min(RESERVE_TOKENS, job.request.max_tokens) if end == job.n_prefill else 0
+        try:
+            job.pages.grow(end + reserve)
+            self._compute(job, job.pages, end)
+        except PrefillCancelled:
+            return  # dropped in the next turn
+        except CapacityError as error:
+            return self._starve(job, error)
+        except (RuntimeError, MemoryError) as error:  # torch: out of memory, a CUDA fault
+            return self._give_up(job, BackendError(f"computing the prompt failed: {error}"))
+        if job.n_done == job.n_prefill:
+            with self._lock:
+                self._waiting.remove(job)
+            self._ready.append(job)
+        return None
+
+    def _compute(self, job: Job, pages: SequencePages, end: int) -> None:
+        if end == job.n_done:
+            return
+        ids = job.request.token_ids
+        start_s = time.perf_counter()
+        self._prefill(ids, job.n_done, end, pages, lambda: _raise_if_cancelled(job))
+        took_s = time.perf_counter() - start_s
+        self.counters.prefill_tokens += end - job.n_done
+        self.counters.prefill_s += took_s
+        self.counters.longest_chunk_s = max(self.counters.longest_chunk_s, took_s)
+        job.n_done = end
+        self._prefix.register(ids, pages, end)
+        pages.slide(end)
+        job.report(PrefillProgress(end, len(ids), job.n_cached))
+
+    def _starve(self, job: Job, error: CapacityError) -> None:
+        """No page is free: take those of less urgent prompts, else wait for a row to end, else give up."""
+        if self._reclaim_from_waiting(except_for=job):
+            return
+        if self._rows or self._ready:
+            self._starved = True
+            return
+        self._give_up(job, error)
+
+    def _give_up(self, job: Job, error: EngineError) -> None:
+        with self._lock:
+            self._waiting.remove(job)
+        self._release(job)
+        job.report(error)
+
+    def _reclaim_from_waiting(self, except_for: Job | None) -> bool:
+        """Releases the pages of half-computed prompts (the prefix cache keeps what it can); True when there were any."""
+        with self._lock:
+            holders = [job for job in self._waiting if job.pages is not None and job is not except_for]
+        for job in holders:
+            self._release(job)
+        return bool(holders)
+
+    # ------------------------------------------------------------------ batch changes (parked)
+    def _join_rows(self) -> None:
+        for job in self._ready:
+            assert job.pages is not None
+            mask, watch = job.constraint.start() if job.constraint else (None, None)
+            self._service.add_row(
+                job.id,
+                np.asarray(job.request.token_ids, np.int32),
+                job.request.max_tokens,
+                sorted(job.request.stop_ids),
+                job.sampling,
+                *_tables(job.pages),
+                mask,
+                watch,
+            )
+            self._rows[job.id] = job
+            if job.cancelled:  # set before the row existed: mark it now
+                self._service.cancel(job.id)
+        self._ready.clear()
+
+    def _retire_rows(self) -> None:
+        for request, end, n_cached, _, _ in self._service.rows():
+            if end == RowEnd.RUNNING:
+                continue
+            job = self._rows.pop(request)
+            assert job.pages is not None
+            ids = self._service.remove_row(request)
+            if end == RowEnd.NAN:
+                self._prefix.forget(job.pages)
+            elif end != RowEnd.BACKEND:
+                self._prefix.register(ids, job.pages, n_cached)
+            self._release(job)
+            self.counters.n_finished += 1
+
+    def _extend_rows(self) -> None:
+        for request, end, position, n_generated, n_pages in self._service.rows():
+            job = self._rows[request]
+            wanted = position + min(RESERVE_TOKENS, job.request.max_tokens - n_generated)
+            if end != RowEnd.RUNNING or wanted <= n_pages * PAGE_TOKENS:
+                continue
+            assert job.pages is not None
+            job.pages.slide(position)
+            try:
+                self._grow(job.pages, position + 1, wanted)
+            except CapacityError as error:
+                self._rows.pop(request)
+                self._service.remove_row(request)
+                self._release(job)
+                job.report(error)
+                continue
+            for group, table in zip((FULL, SLIDING), _tables(job.pages), strict=True):
+                self._service.set_pages(request, group, table)
+
+    def _grow(self, pages: SequencePages, least: int, wanted: int) -> None:
+        """To `wanted` tokens if possible, else to `least`, else with the pages of half-computed prompts."""
+        for n_tokens in (wanted, least):
+            try:
+                return pages.grow(n_tokens)
+            except CapacityError:
+                continue
+        self._reclaim_from_waiting(except_for=None)
+        return pages.grow(least)
+
+    def _restart(self) -> None:
+        _LOG.warning("the decode backend failed and is rebuilt: %s", self._service.error)
+        self.counters.n_restarts += 1
+        self._service.set_backend(None)
+        self._set_backend()
+
+    def _set_backend(self) -> None:
+        try:
+            self._service.set_backend(self._make_backend())
+        except RuntimeError as error:
+            raise BackendError(f"the decode backend could not be built: {error}") from error
+
+    def _release(self, job: Job) -> None:
+        if job.pages is not None:
+            job.pages.release()
+        job.pages = None
+        job.n_done = job.n_cached = 0
+
+
+def _tables(pages: SequencePages) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(pages.tables[FULL], np.int32), np.asarray(pages.tables[SLIDING], np.int32)
+
+
+def _raise_if_cancelled(job: Job) -> None:
+    if job.cancelled:
+        raise PrefillCancelled

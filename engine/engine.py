@@ -1,0 +1,162 @@
+"""Engine: open a model, stream requests, close."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
+
+from . import _native
+from .constrain import GrammarFactory, MaskWorker
+from .control import ControlLimits, ControlPlane, Job, Prefill
+from .errors import RequestError
+from .kv_cache import KvCache, PageCounts
+from .kv_store import KvStore
+from .prefix_cache import PrefixCache
+from .sampling import check_sampling, native_sampling
+from .streams import StreamHub
+from .types import Request, StreamFinished, TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of; `engine.assembly.assemble` builds it from a model on disk."""
+
+    name: str
+    vocab: int
+    context_tokens: int
+    kv: KvCache
+    prefill: Prefill
+    make_backend: Callable[[], _native.StepBackend]
+    grammars: GrammarFactory | None = None
+    store: KvStore | None = None
+    salt: bytes = b""
+    limits: ControlLimits = ControlLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Numbers for health checks and metrics; `busy_s` is time inside decode steps."""
+
+    steps: int
+    busy_s: float
+    n_rows: int
+    n_waiting: int
+    n_finished: int
+    n_restarts: int
+    prefill_tokens: int
+    prefill_s: float
+    pages: tuple[PageCounts, ...]
+    error: str | None
+
+
+class Engine:
+    """A model that continues token ids. `stream` may be used from several tasks and event loops at once."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._service = _native.DecodeService()
+        self._prefix = PrefixCache(parts.kv, parts.salt, parts.store)
+        self._hub = StreamHub(self._service)
+        self._masks = MaskWorker(self._service)
+        self._control = ControlPlane(
+            self._service, parts.kv, self._prefix, parts.prefill, parts.make_backend, parts.limits
+        )
+        self._numbers = itertools.count(1)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The model's public name."""
+        return self._parts.name
+
+    @property
+    def vocab(self) -> int:
+        """Number of token ids."""
+        return self._parts.vocab
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest prompt plus answer."""
+        return min(self._parts.context_tokens, self._parts.kv.max_tokens)
+
+    async def stream(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        """Events of one request, StreamFinished last. Closing the iterator cancels within one step.
+
+        Raises RequestError for what cannot be served, CapacityError when the queue is full or the prompt finds no
+        pages, BackendError when the engine is closed.
+        """
+        request = self._checked(request)
+        number = next(self._numbers)
+        constraint = self._constraint(number, request)
+        with self._hub.open(number, len(request.token_ids)) as stream:
+            job = Job(
+                number, request, native_sampling(request.sampling), lambda item: self._hub.report(number, item), constraint
+            )
+            self._control.submit(job)
+            try:
+                while True:
+                    event = await stream.next()
+                    yield event
+                    if isinstance(event, StreamFinished):
+                        return
+            finally:
+                self._control.cancel(job)
+                self._masks.remove(number)
+
+    def stats(self) -> EngineStats:
+        """A snapshot, from any thread."""
+        counters = self._control.counters
+        return EngineStats(
+            steps=self._service.steps,
+            busy_s=self._service.busy_ns * 1e-9,
+            n_rows=self._control.n_rows,
+            n_waiting=self._control.n_waiting,
+            n_finished=counters.n_finished,
+            n_restarts=counters.n_restarts,
+            prefill_tokens=counters.prefill_tokens,
+            prefill_s=counters.prefill_s,
+            pages=tuple(pool.counts() for pool in self._parts.kv.pools),
+            error=str(self._control.dead) if self._control.dead else None,
+        )
+
+    def close(self) -> None:
+        """Ends all requests, saves the prefix cache, frees threads and memory. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._control.close()
+        self._service.close()
+        self._masks.close()
+        self._prefix.save()
+        if self._parts.store is not None:
+            self._parts.store.close()
+
+    def check(self) -> None:
+        """Raises AssertionError when the page books do not balance; only while no request is under way."""
+        self._prefix.check()
+
+    def _checked(self, request: Request) -> Request:
+        n_prompt = len(request.token_ids)
+        if n_prompt == 0:
+            raise RequestError("the prompt is empty")
+        if n_prompt >= self.context_tokens:
+            raise RequestError(
+                f"the prompt has {n_prompt} tokens, but the context holds {self.context_tokens} with the answer"
+            )
+        if request.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}")
+        bad = next((t for t in (*request.token_ids, *request.stop_ids) if not 0 <= t < self.vocab), None)
+        if bad is not None:
+            raise RequestError(f"token {bad} is outside the vocabulary of {self.vocab}")
+        check_sampling(request.sampling, self.vocab)
+        return replace(request, max_tokens=min(request.max_tokens, self.context_tokens - n_prompt))
+
+    def _constraint(self, number: int, request: Request):
+        if request.grammar is None:
+            return None
+        if self._parts.grammars is None:
+            raise RequestError("this engine has no tokenizer and cannot apply a grammar")
+        state = self._parts.grammars.compile(request.grammar, request.stop_ids)
+        self._masks.add(number, state)
+        return state
