@@ -1,7 +1,7 @@
 """Grammar-constrained output with llguidance: masks are computed by one thread while other rows go on decoding.
 
-A constrained row takes part in a step only when the mask for its next token is there. With a trigger it is free until the
-trigger was written: Python is asked only after tokens that can end the trigger.
+A constrained row takes part in a step only when the mask for its next token is there. With a trigger it is free until
+the trigger was written: Python is asked only after tokens that can end the trigger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class GrammarFactory:
     """Compiles grammars for one vocabulary. `tokens[i]` are the bytes of id i (b"" for none), one per logit."""
 
     def __init__(
-        self, tokens: Sequence[bytes], special: Iterable[int], eos_ids: Sequence[int], encode: Callable[[str], list[int]]
+        self,
+        tokens: Sequence[bytes],
+        special: Iterable[int],
+        eos_ids: Sequence[int],
+        encode: Callable[[str], list[int]],
     ) -> None:
         self.tokens = tokens
         self._special = frozenset(special)
@@ -53,6 +57,7 @@ class GrammarFactory:
         self._encode = encode
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._watches: dict[bytes, np.ndarray] = {}  # per trigger
 
     def compile(self, grammar: Grammar, stop_ids: Iterable[int]) -> GrammarState:
         """A fresh state; raises RequestError, with llguidance's message, for a grammar that is not valid."""
@@ -63,7 +68,17 @@ class GrammarFactory:
         problem = LLMatcher.validate_grammar(source, tokenizer)
         if problem:
             raise RequestError(f"the grammar is not valid: {problem}")
-        return GrammarState(grammar.trigger.encode(), lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+        trigger = grammar.trigger.encode()
+        watch = self._watch(trigger) if trigger else None
+        return GrammarState(trigger, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+
+    def _watch(self, trigger: bytes) -> np.ndarray:
+        """The ids whose bytes hold the trigger's last one, (ceil(vocab / 32),) uint32."""
+        if trigger not in self._watches:
+            last = trigger[-1]
+            watched = np.fromiter((last in token for token in self.tokens), np.bool_, len(self.tokens))
+            self._watches[trigger] = pack_mask(watched)
+        return self._watches[trigger]
 
     def _llg_tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -82,9 +97,15 @@ class GrammarState:
     """One request's position in its grammar."""
 
     def __init__(
-        self, trigger: bytes, make_matcher: Callable[[], LLMatcher], tokens: Sequence[bytes], stop_ids: Iterable[int]
+        self,
+        trigger: bytes,
+        watch: np.ndarray | None,
+        make_matcher: Callable[[], LLMatcher],
+        tokens: Sequence[bytes],
+        stop_ids: Iterable[int],
     ) -> None:
         self._trigger = trigger
+        self._watch = watch
         self._make_matcher = make_matcher
         self._tokens = tokens
         self._stop_ids = sorted(stop_ids)
@@ -93,11 +114,7 @@ class GrammarState:
 
     def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(mask of the first token or None, ids to ask after while unmasked or None), (ceil(vocab / 32),) uint32."""
-        if not self._trigger:
-            return self._mask(), None
-        last = self._trigger[-1]
-        watched = np.fromiter((last in token for token in self._tokens), np.bool_, len(self._tokens))
-        return None, _pack(watched, self._n_words)
+        return (None, self._watch) if self._trigger else (self._mask(), None)
 
     def advance(self, recent: Sequence[int]) -> np.ndarray | None:
         """The mask after the output that ends with `recent` (newest last); None allows everything."""
@@ -130,7 +147,7 @@ class GrammarState:
     def _stop_mask(self) -> np.ndarray:
         allowed = np.zeros(len(self._tokens), np.bool_)
         allowed[self._stop_ids] = True
-        return _pack(allowed, self._n_words)
+        return pack_mask(allowed)
 
     def _let_go(self, problem: str) -> None:
         """The row is free again (and watched, where there is a trigger)."""
@@ -208,7 +225,8 @@ def _to_lark(grammar: Grammar) -> str:
     return f"start: {lead}value\nvalue: %json {json.dumps(schema)}\n"
 
 
-def _pack(allowed: np.ndarray, n_words: int) -> np.ndarray:
-    bits = np.zeros(n_words * 32, np.bool_)
+def pack_mask(allowed: np.ndarray) -> np.ndarray:
+    """(vocab,) bool as (ceil(vocab / 32),) uint32, bit i of word w for id 32 w + i."""
+    bits = np.zeros(-(-len(allowed) // 32) * 32, np.bool_)
     bits[: len(allowed)] = allowed
     return np.packbits(bits, bitorder="little").view(np.uint32)

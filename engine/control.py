@@ -1,8 +1,8 @@
-"""The control plane: one thread that admits requests, computes prompts in chunks, and changes the batch while the decode
-thread is parked.
+"""The control plane: one thread that admits requests, computes prompts in chunks, and changes the batch while the
+decode thread is parked.
 
-A request is *waiting*, then *prefilling* (at most one at a time, others go on decoding), then a *row* of the batch. Only
-this thread touches pages and the prefix cache.
+A request is *waiting*, then *prefilling* (at most one at a time, others go on decoding), then a *row* of the batch.
+Only this thread touches pages and the prefix cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -65,6 +65,7 @@ class Job:
     report: Callable[[Outcome], None]  # from the control thread; an error is the job's last report
     constraint: Constraint | None = None
     cancelled: bool = False
+    first_masks: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
     pages: SequencePages | None = None
     n_done: int = 0
     n_cached: int = 0
@@ -194,7 +195,7 @@ class ControlPlane:
                 self._join_rows()
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
+    def _parked(self) -> Generator[None]:
         if not self._service.park(PARK_TIMEOUT_S):
             raise BackendError(f"the decode step did not end within {PARK_TIMEOUT_S:.0f} s")
         yield
@@ -251,14 +252,17 @@ class ControlPlane:
         except PrefillCancelled:
             return  # dropped in the next turn
         except CapacityError as error:
-            return self._starve(job, error)
+            self._starve(job, error)
+            return
         except (RuntimeError, MemoryError) as error:  # torch: out of memory, a CUDA fault
-            return self._give_up(job, BackendError(f"computing the prompt failed: {error}"))
+            self._give_up(job, BackendError(f"computing the prompt failed: {error}"))
+            return
         if job.n_done == job.n_prefill:
             with self._lock:
                 self._waiting.remove(job)
+            if job.constraint is not None:
+                job.first_masks = job.constraint.start()
             self._ready.append(job)
-        return None
 
     def _compute(self, job: Job, pages: SequencePages, end: int) -> None:
         if end == job.n_done:
@@ -291,7 +295,7 @@ class ControlPlane:
         job.report(error)
 
     def _reclaim_from_waiting(self, except_for: Job | None) -> bool:
-        """Releases the pages of half-computed prompts (the prefix cache keeps what it can); True when there were any."""
+        """Releases the pages of half-computed prompts (the prefix cache keeps its own); True when there were any."""
         with self._lock:
             holders = [job for job in self._waiting if job.pages is not None and job is not except_for]
         for job in holders:
@@ -302,7 +306,6 @@ class ControlPlane:
     def _join_rows(self) -> None:
         for job in self._ready:
             assert job.pages is not None
-            mask, watch = job.constraint.start() if job.constraint else (None, None)
             self._service.add_row(
                 job.id,
                 np.asarray(job.request.token_ids, np.int32),
@@ -310,8 +313,7 @@ class ControlPlane:
                 sorted(job.request.stop_ids),
                 job.sampling,
                 *_tables(job.pages),
-                mask,
-                watch,
+                *job.first_masks,
             )
             self._rows[job.id] = job
             if job.cancelled:  # set before the row existed: mark it now

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 
 from . import _native
-from .constrain import GrammarFactory, MaskWorker
+from .constrain import GrammarFactory, GrammarState, MaskWorker
 from .control import ControlLimits, ControlPlane, Job, Prefill
-from .errors import RequestError
+from .errors import ContextOverflow, RequestError
 from .kv_cache import KvCache, PageCounts
 from .kv_store import KvStore
 from .prefix_cache import PrefixCache
@@ -91,7 +91,11 @@ class Engine:
         constraint = self._constraint(number, request)
         with self._hub.open(number, len(request.token_ids)) as stream:
             job = Job(
-                number, request, native_sampling(request.sampling), lambda item: self._hub.report(number, item), constraint
+                number,
+                request,
+                native_sampling(request.sampling),
+                lambda item: self._hub.report(number, item),
+                constraint,
             )
             self._control.submit(job)
             try:
@@ -141,8 +145,10 @@ class Engine:
         if n_prompt == 0:
             raise RequestError("the prompt is empty")
         if n_prompt >= self.context_tokens:
-            raise RequestError(
-                f"the prompt has {n_prompt} tokens, but the context holds {self.context_tokens} with the answer"
+            raise ContextOverflow(
+                f"the prompt has {n_prompt} tokens, but the context holds {self.context_tokens} with the answer",
+                prompt_tokens=n_prompt,
+                context_tokens=self.context_tokens,
             )
         if request.max_tokens < 1:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}")
@@ -152,7 +158,7 @@ class Engine:
         check_sampling(request.sampling, self.vocab)
         return replace(request, max_tokens=min(request.max_tokens, self.context_tokens - n_prompt))
 
-    def _constraint(self, number: int, request: Request):
+    def _constraint(self, number: int, request: Request) -> GrammarState | None:
         if request.grammar is None:
             return None
         if self._parts.grammars is None:

@@ -72,7 +72,9 @@ class KvGeometry:
             middle = (low + high) // 2
             low, high = (middle, high) if cost(middle) <= budget_bytes else (low, middle)
         if low < 2:
-            raise CapacityError(f"the KV budget of {budget_bytes} bytes is too small: two pages take {2 * smallest} bytes")
+            raise CapacityError(
+                f"the KV budget of {budget_bytes} bytes is too small: two pages take {2 * smallest} bytes"
+            )
         return low, sliding_pages(low)
 
 
@@ -147,7 +149,9 @@ class PagePool:
         counts = self.counts()
         if counts.free + counts.cached + counts.used != counts.total:
             raise AssertionError(f"pages leaked or shared: {counts}")
-        if len(set(self._free)) != len(self._free) or any(self._references[p] or self._is_cached[p] for p in self._free):
+        if len(set(self._free)) != len(self._free) or any(
+            self._references[p] or self._is_cached[p] for p in self._free
+        ):
             raise AssertionError("the free list holds a page twice, or one that is in use")
 
     def _free_if_unneeded(self, page: int) -> None:

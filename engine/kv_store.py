@@ -127,13 +127,20 @@ class KvStore:
         for group, blob in data.items():
             blobs[str(group)] = [offset, len(blob), _digest(blob).hex()]
             offset += len(blob)
-        described = {"key": key.hex(), "parent": parent.hex(), "tokens": base64.b64encode(tokens).decode(), "blobs": blobs}
+        described = {
+            "key": key.hex(),
+            "parent": parent.hex(),
+            "tokens": base64.b64encode(tokens).decode(),
+            "blobs": blobs,
+        }
         return described, list(data.values())
 
     def _write(self, body: Path, entries: list[dict[str, Any]]) -> None:
         header = json.dumps({"identity": self._identity, "pages": entries}).encode()
         with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name, delete=False) as file:
-            file.write(_MAGIC + len(header).to_bytes(8, "little") + header + hashlib.blake2b(header, digest_size=32).digest())
+            file.write(
+                _MAGIC + len(header).to_bytes(8, "little") + header + hashlib.blake2b(header, digest_size=32).digest()
+            )
             with body.open("rb") as source:
                 while block := source.read(1 << 22):
                     file.write(block)
@@ -179,7 +186,9 @@ def _read_header(file: BinaryIO) -> dict[str, Any] | None:
 
 def _parse(entry: dict[str, Any], start: int) -> StoredPage:
     blobs = {int(g): Blob(start + offset, size, bytes.fromhex(d)) for g, (offset, size, d) in entry["blobs"].items()}
-    return StoredPage(bytes.fromhex(entry["key"]), bytes.fromhex(entry["parent"]), base64.b64decode(entry["tokens"]), blobs)
+    return StoredPage(
+        bytes.fromhex(entry["key"]), bytes.fromhex(entry["parent"]), base64.b64decode(entry["tokens"]), blobs
+    )
 
 
 def _page_bytes(kv: KvCache, group: int, page: int) -> bytes:

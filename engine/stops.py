@@ -21,7 +21,9 @@ class StopMatcher:
         if self.stopped or not self._stops:
             return "" if self.stopped else text
         self._held += text
-        ends = [(self._held.find(stop) + len(stop), self._held.find(stop)) for stop in self._stops if stop in self._held]
+        ends = [
+            (self._held.find(stop) + len(stop), self._held.find(stop)) for stop in self._stops if stop in self._held
+        ]
         if ends:
             _, begin = min(ends)
             self.stopped = True

@@ -11,8 +11,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 from . import _native
 from ._native import TokenFlag
@@ -112,7 +112,7 @@ class StreamHub:
         return len(self._streams)
 
     @contextmanager
-    def open(self, request: int, n_prompt: int) -> Iterator[TokenStream]:
+    def open(self, request: int, n_prompt: int) -> Generator[TokenStream]:
         """A stream in the running loop, which watches the eventfd as long as it has streams."""
         stream = TokenStream(request, n_prompt)
         loop = stream.loop
@@ -142,10 +142,8 @@ class StreamHub:
         self._wake(woken, None)
 
     def _on_readable(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # another loop was faster
             os.eventfd_read(self._service.event_fd)
-        except BlockingIOError:
-            pass  # another loop was faster
         with self._lock:
             woken = self._drain()
         self._wake(woken, asyncio.get_running_loop())
