@@ -1,0 +1,192 @@
+"""Text made safe and short for people: inert plain text, one-line clips, counts and tool summaries.
+
+Everything a model, a tool or a person wrote goes through `plain` before it reaches a screen: escape sequences, bidi
+overrides and invisible characters become visible marks, so no text can move the cursor, hide or reorder anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rich.cells import cell_len, chop_cells
+
+from pointcode_local.events import FileDiff
+
+# Bidi controls, zero-width and other invisible characters (Unicode 16, general categories Cf, Zl, Zp and fillers).
+_INVISIBLE = (
+    *range(0x80, 0xA0),
+    0xAD,
+    0x34F,
+    0x61C,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x17B5,
+    *range(0x180B, 0x180F),
+    0x200B,
+    0x200E,
+    0x200F,
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+    0x3164,
+    *range(0xFE00, 0xFE0E),
+    0xFEFF,
+    0xFFA0,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0200),
+)
+_VISIBLE: dict[int, str] = {
+    **{code: f"<U+{code:04X}>" for code in _INVISIBLE},
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Joiners belong into emoji and into some scripts; after ASCII or at the start they only hide something.
+_STRAY_JOINER = re.compile("(?<![\u0300-\U0010ffff])[\u200c\u200d\ufe0e\ufe0f]")
+
+
+def _codepoint(match: re.Match[str]) -> str:
+    return f"<U+{ord(match.group()):04X}>"
+
+
+def plain(text: str, before: str = "") -> str:
+    """`text` with every control, bidi and invisible character replaced by a visible mark; `\\n` and `\\t` stay.
+
+    `before` is the character that precedes `text` on the screen, for text that arrives in pieces.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    joined = _STRAY_JOINER.sub(_codepoint, before + text.replace("\r\n", "\n"))
+    return _SURROGATE.sub(_codepoint, joined[len(before) :].translate(_VISIBLE))
+
+
+class PlainStream:
+    """`plain` for text in pieces: the output does not depend on where the pieces were cut."""
+
+    def __init__(self) -> None:
+        self._held = ""  # a final CR, which may be the first half of a line end
+        self._before = ""
+
+    def feed(self, text: str) -> str:
+        """The inert form of what `text` adds."""
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""
+        text = text[: len(text) - len(self._held)]
+        shown = plain(text, self._before)
+        self._before = text[-1:] or self._before
+        return shown
+
+    def finish(self) -> str:
+        """What was held back."""
+        held, self._held = self._held, ""
+        return plain(held)
+
+
+def one_line(text: str, width: int = 0) -> str:
+    """`text` inert and on one line; with `width`, clipped to that many cells with an ellipsis."""
+    flat = " ".join(plain(text).split())
+    return clip(flat, width) if width else flat
+
+
+def clip(text: str, width: int) -> str:
+    """`text` cut to `width` cells; a cut is marked with an ellipsis."""
+    if width <= 0:
+        return ""
+    if cell_len(text) <= width:
+        return text
+    pieces = chop_cells(text, width - 1) if width > 1 else []
+    return (pieces[0] if pieces else "") + "…"
+
+
+def wrap_cells(text: str, width: int) -> list[str]:
+    """`text` (one line) chopped into pieces of at most `width` cells; never empty."""
+    return chop_cells(text, max(2, width)) or [""]
+
+
+def short_count(n: int) -> str:
+    """A count of tokens in at most five characters: 980, 12.4k, 131k, 1.2M."""
+    if n < 1000:
+        return str(n)
+    if n < 99_950:
+        return f"{n / 1000:.1f}k".replace(".0k", "k")
+    if n < 999_500:
+        return f"{n / 1000:.0f}k"
+    return f"{n / 1_000_000:.1f}M"
+
+
+def short_seconds(seconds: float) -> str:
+    """A duration for people: 0.31 s, 4.2 s, 75 s, 3 min 20 s."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def short_bytes(n: int) -> str:
+    """A size for people: 512 B, 3.4 kB, 491 MB."""
+    size = float(n)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("unreachable")
+
+
+def count_lines(text: str) -> int:
+    """Lines of `text`; a final newline does not start another."""
+    return text.count("\n") + (not text.endswith("\n")) if text else 0
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 line`, `2 lines`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+_KEY_ARGUMENTS = ("command", "path", "pattern", "question", "patch", "id")
+
+
+def call_title(name: str, arguments: dict[str, Any]) -> str:
+    """One line for a call whose tool gave no title: its name and most telling argument."""
+    for key in _KEY_ARGUMENTS:
+        if isinstance(value := arguments.get(key), str) and value:
+            return one_line(f"{name} {value}")
+    return one_line(name)
+
+
+def result_summary(text: str, is_error: bool, denied: str, diffs: tuple[FileDiff, ...], counts: tuple[int, int]) -> str:
+    """What a finished call came to, in a few words; `counts` are the added and removed lines of `diffs`."""
+    if denied:
+        return f"not allowed: {one_line(denied)}"
+    if is_error:
+        return one_line(next((line for line in text.splitlines() if line.strip()), "failed"))
+    if diffs:
+        return f"+{counts[0]} −{counts[1]}"
+    n_lines = count_lines(text)
+    return plural(n_lines, "line") if n_lines != 1 else one_line(text)
+
+
+def tail_lines(text: str, n: int) -> list[str]:
+    """The last `n` lines of `text`, reading no more than it must."""
+    end = len(text) - text.endswith("\n")
+    start = end
+    for _ in range(n):
+        start = text.rfind("\n", 0, start)
+        if start < 0:
+            break
+    return text[start + 1 : end].split("\n") if end else []
+
+
+def expand_tabs(text: str, size: int = 4) -> str:
+    """Tabs to spaces, so that columns can be counted."""
+    return text.expandtabs(size) if "\t" in text else text
+
+
+def shown_lines(text: str) -> Iterator[str]:
+    """The lines of `text`, inert and without tabs, as output and files are shown."""
+    for line in text.removesuffix("\n").split("\n"):
+        yield expand_tabs(plain(line))

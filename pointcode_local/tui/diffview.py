@@ -1,0 +1,185 @@
+"""The diff widget: unified on narrow screens, two columns on wide ones; changed words are marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from pointcode_local.diff import DiffRow, diff_rows, side_by_side
+from pointcode_local.events import FileDiff
+
+TWO_COLUMNS_FROM = 120  # cells
+_SIGNS = {"add": "+", "del": "-", "same": " ", "gap": " "}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The styles of one row kind: its text, its changed words, its line number."""
+
+    text: Style
+    word: Style
+    number: Style
+
+
+class DiffView(Widget):
+    """One file's diff. At most `max_rows` rows are shown; the last line says how many are left out."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "diff--same",
+        "diff--add",
+        "diff--del",
+        "diff--add-word",
+        "diff--del-word",
+        "diff--number",
+        "diff--gap",
+    }
+    DEFAULT_CSS = """
+    DiffView {
+        height: auto;
+        width: 1fr;
+        & > .diff--same { color: $foreground 75%; }
+        & > .diff--add { background: $success 14%; color: $foreground; }
+        & > .diff--del { background: $error 14%; color: $foreground; }
+        & > .diff--add-word { background: $success 38%; color: $foreground; text-style: bold; }
+        & > .diff--del-word { background: $error 38%; color: $foreground; text-style: bold; }
+        & > .diff--number { color: $foreground 40%; }
+        & > .diff--gap { color: $foreground 45%; text-style: italic; }
+        &:nocolor > .diff--add-word { text-style: bold underline; }
+        &:nocolor > .diff--del-word { text-style: bold underline; }
+    }
+    """
+
+    def __init__(self, diff: FileDiff, *, max_rows: int = 400) -> None:
+        super().__init__()
+        rows = diff_rows(diff)
+        self._rows = rows[:max_rows]
+        self._n_hidden = len(rows) - len(self._rows)
+        numbers = [n for row in self._rows for n in (row.old_no, row.new_no) if n is not None]
+        self._digits = max(2, len(str(max(numbers, default=0))))
+        self._laid_out: tuple[int, list[Strip]] = (0, [])
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """All the width there is."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """The rows after wrapping at `width`."""
+        return len(self._strips(width))
+
+    def notify_style_update(self) -> None:
+        """Colours changed: lay out again."""
+        self._laid_out = (0, [])
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        """One screen line of the diff."""
+        strips = self._strips(self.size.width)
+        return strips[y] if y < len(strips) else Strip.blank(self.size.width, self.rich_style)
+
+    def _strips(self, width: int) -> list[Strip]:
+        if self._laid_out[0] != width:
+            self._laid_out = (width, self._lay_out(width))
+        return self._laid_out[1]
+
+    def _look(self, kind: str) -> _Look:
+        def style(name: str) -> Style:
+            return self.get_component_rich_style(f"diff--{name}")
+
+        number = style("number")
+        if kind in ("add", "del"):
+            text = style(kind)
+            return _Look(text, style(f"{kind}-word"), text + Style(color=number.color))
+        text = style(kind)
+        return _Look(text, text, number)
+
+    def _lay_out(self, width: int) -> list[Strip]:
+        if width <= 0:
+            return []
+        looks = {kind: self._look(kind) for kind in _SIGNS}
+        lines: list[list[Segment]] = []
+        if width >= TWO_COLUMNS_FROM:
+            left_width = (width - 1) // 2
+            for old, new in side_by_side(self._rows):
+                left = self._row(old, "old", left_width, looks)
+                right = self._row(new, "new", width - 1 - left_width, looks)
+                divider = Segment("│", looks["same"].number)
+                blank_left = [Segment(" " * left_width, looks["same"].text)]
+                blank_right = [Segment(" " * (width - 1 - left_width), looks["same"].text)]
+                for i in range(max(len(left), len(right))):
+                    a = left[i] if i < len(left) else blank_left
+                    b = right[i] if i < len(right) else blank_right
+                    lines.append([*a, divider, *b])
+        else:
+            side = "both" if width >= 60 else "one"
+            for row in self._rows:
+                lines.extend(self._row(row, side, width, looks))
+        if self._n_hidden:
+            text = f" … {self._n_hidden:,} more rows"
+            lines.append([Segment(set_cell_size(text, width), looks["gap"].text)])
+        return [Strip(line, width) for line in lines]
+
+    def _gutter(self, row: DiffRow, side: str) -> str:
+        def number(n: int | None) -> str:
+            return f"{'' if n is None else n:>{self._digits}} "
+
+        if side == "old":
+            return number(row.old_no)
+        if side == "new":
+            return number(row.new_no)
+        if side == "one":
+            return number(row.new_no if row.new_no is not None else row.old_no)
+        return number(row.old_no) + number(row.new_no)
+
+    def _row(self, row: DiffRow | None, side: str, width: int, looks: dict[str, _Look]) -> list[list[Segment]]:
+        """The screen lines of one row, each exactly `width` cells."""
+        if row is None:
+            return [[Segment(" " * width, looks["same"].text)]]
+        look = looks[row.kind]
+        gutter = self._gutter(row, side)
+        if row.kind == "gap":
+            return [[Segment(set_cell_size(" " * len(gutter) + "  ⋯ " + row.text, width), look.text)]]
+        room = max(2, width - len(gutter) - 2)
+        lines: list[list[Segment]] = []
+        for n, pieces in enumerate(_wrapped(row, room)):
+            head = f"{gutter}{_SIGNS[row.kind]} " if n == 0 else " " * (len(gutter) + 2)
+            body = [Segment(text, look.word if marked else look.text) for text, marked in pieces]
+            used = sum(cell_len(text) for text, _ in pieces)
+            line = [Segment(head, look.number if row.kind == "same" else look.number), *body]
+            line.append(Segment(" " * (room - used), look.text))
+            lines.append(Segment.adjust_line_length(line, width, look.text))
+        return lines
+
+
+def _wrapped(row: DiffRow, room: int) -> list[list[tuple[str, bool]]]:
+    """The row's text as lines of at most `room` cells, each a list of (text, is a changed word)."""
+    lines: list[list[tuple[str, bool]]] = [[]]
+    used = 0
+    for text, marked in _pieces(row):
+        run = ""
+        for character in text:
+            cells = cell_len(character)
+            if used + cells > room:
+                lines[-1].append((run, marked))
+                lines.append([])
+                run, used = "", 0
+            run += character
+            used += cells
+        if run:
+            lines[-1].append((run, marked))
+    return lines
+
+
+def _pieces(row: DiffRow) -> list[tuple[str, bool]]:
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    for start, end in row.marks:
+        pieces += [(row.text[at:start], False), (row.text[start:end], True)]
+        at = end
+    return [*pieces, (row.text[at:], False)]

@@ -1,0 +1,288 @@
+"""One widget per record of the story. `sync` brings a widget up to date; it looks only at what is new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, assert_never
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Click
+from textual.widget import Widget
+from textual.widgets import Static
+
+from pointcode_local.diff import change_counts, diff_title
+from pointcode_local.render import (
+    PlainStream,
+    clip,
+    count_lines,
+    one_line,
+    plain,
+    plural,
+    result_summary,
+    shown_lines,
+    tail_lines,
+)
+from pointcode_local.tui.diffview import DiffView
+from pointcode_local.tui.markdown import InertMarkdown
+from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, TextRecord, ThinkingRecord, ToolRecord, UserRecord
+
+if TYPE_CHECKING:
+    from textual.widgets.markdown import Markdown
+
+LIVE_LINES = 8  # of a running command's output
+ERROR_LINES = 6  # of a failed call's result, shown without unfolding
+UNFOLDED_LINES = 400
+MAX_USER_CHARS = 8000  # a huge paste is sent in full and shown in part
+
+
+class UserView(Static):
+    """What the person said, exactly as typed."""
+
+    def __init__(self, record: UserRecord) -> None:
+        text = plain(record.text[:MAX_USER_CHARS])
+        content = Content(text)
+        if len(record.text) > MAX_USER_CHARS:
+            more = f"\n… {len(record.text) - MAX_USER_CHARS:,} more characters"
+            content = Content.assemble(content, (more, "$text-muted"))
+        if record.steered:
+            content = Content.assemble(content, ("  (while running)", "$text-muted"))
+        super().__init__(content, classes="entry user")
+
+    async def sync(self) -> None:
+        """Never changes."""
+
+
+class AnswerView(InertMarkdown):
+    """A piece of the answer, rendered while it streams."""
+
+    def __init__(self, record: AnswerRecord) -> None:
+        self._record = record
+        self._stream = PlainStream()
+        self._n_parts = 0
+        super().__init__(self._take(), classes="entry answer")
+
+    def _take(self) -> str:
+        new = "".join(self._record.parts[self._n_parts :])
+        self._n_parts = len(self._record.parts)
+        text = self._stream.feed(new)
+        return text + self._stream.finish() if self._record.done else text
+
+    async def sync(self) -> None:
+        """Append what came since the last call."""
+        if new := self._take():
+            await self.append(new)
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        """A link in model text is shown and copied, never opened: its text may lie about its target."""
+        event.stop()
+        event.prevent_default()
+        self.app.copy_to_clipboard(event.href)
+        self.app.notify(one_line(event.href, 300), title="Link copied", markup=False)
+
+
+class Foldable(Vertical, can_focus=True):
+    """A header line over a body that unfolds on a click, Enter or Space."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("enter,space", "toggle", "fold")]
+
+    def __init__(self, classes: str) -> None:
+        super().__init__(classes=f"entry {classes}")
+        self.header = Static(Content(""), classes="header", markup=False)
+        self.unfolded = False
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+
+    def on_click(self, event: Click) -> None:
+        """A click on the header unfolds; a click in the body may be a selection."""
+        if event.widget is self.header:
+            self.action_toggle()
+
+    def action_toggle(self) -> None:
+        """Unfold or fold."""
+        self.set_unfolded(not self.unfolded)
+
+    def set_unfolded(self, unfolded: bool) -> None:
+        """Show or hide the body."""
+        self.unfolded = unfolded
+        self.set_class(unfolded, "unfolded")
+        self.call_next(self.sync)
+
+    async def sync(self) -> None:
+        """Bring header and body up to date."""
+        raise NotImplementedError
+
+    async def _set_body(self, body: list[Widget]) -> None:
+        with self.app.batch_update():
+            await self.query_children(".body").remove()
+            if body:
+                await self.mount(*body)
+
+
+class ThinkingView(Foldable):
+    """The model's thinking: one line, with the last words while it goes on; all of it when unfolded."""
+
+    def __init__(self, record: ThinkingRecord) -> None:
+        super().__init__("thinking")
+        self._record = record
+        self._body = Static(Content(""), classes="body", markup=False)
+        self._shown_parts = -1
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        yield self._body
+
+    async def on_mount(self) -> None:
+        """First look."""
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Header always; the text only when it is to be seen."""
+        record = self._record
+        self._body.display = self.unfolded
+        if self.unfolded and self._shown_parts != len(record.parts):
+            self._shown_parts = len(record.parts)
+            self._body.update(Content("\n".join(shown_lines(record.text.strip("\n")))))
+        self.header.update(self._header_text())
+
+    def _header_text(self) -> Content:
+        fold = "▾" if self.unfolded else "▸"
+        if self._record.done:
+            words = len(self._record.text.split())
+            return Content.assemble((f"{fold} Thought", "$text-muted"), (f"  {plural(words, 'word')}", "$text-disabled"))
+        tail = one_line("".join(self._record.parts[-24:]))[-60:]
+        return Content.assemble((f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$text-disabled"))
+
+
+_GLYPHS = {
+    "writing": ("○", "$text-muted"),
+    "waiting": ("?", "$accent"),
+    "running": ("●", "$accent"),
+    "done": ("✓", "$success"),
+    "error": ("✗", "$error"),
+    "denied": ("⊘", "$warning"),
+    "stopped": ("■", "$text-muted"),
+}
+
+
+class ToolView(Foldable):
+    """A tool call: its title and outcome on one line, live output while it runs, diffs, the rest folded."""
+
+    def __init__(self, record: ToolRecord) -> None:
+        super().__init__("tool")
+        self._record = record
+        self._drawn: tuple[object, ...] = ()
+
+    async def on_mount(self) -> None:
+        """First look."""
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Header always; the body only when its look changes."""
+        record = self._record
+        self.header.update(self._header_text())
+        drawn = (record.state, self.unfolded, record.output_size)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            await self._set_body(self._body_widgets())
+
+    def _header_text(self) -> Content:
+        record = self._record
+        glyph, color = _GLYPHS[record.state]
+        title = one_line(record.title)
+        name, rest = (record.name, title.removeprefix(record.name)) if title.startswith(record.name) else ("", title)
+        return Content.assemble(
+            (f"{glyph} ", color), (plain(name), "bold"), clip(rest, 400), (f"  {self._summary()}", "$text-muted")
+        )
+
+    def _summary(self) -> str:
+        record = self._record
+        match record.state:
+            case "writing":
+                return f"writing… {plural(record.written, 'character')}" if record.written else "writing…"
+            case "waiting":
+                return "waiting for you"
+            case "running":
+                return "running…"
+            case "stopped":
+                return "stopped"
+            case "done" | "error" | "denied":
+                summary = result_summary(
+                    record.result, record.state == "error", record.denied, record.diffs, change_counts(record.diffs)
+                )
+                return clip(summary, 160) + ("" if self.unfolded or not self._is_foldable() else "  ▸")
+            case _:
+                assert_never(record.state)
+
+    def _is_foldable(self) -> bool:
+        return not self._record.diffs and count_lines(self._record.result) > 1
+
+    def _body_widgets(self) -> list[Widget]:
+        record = self._record
+        if record.state == "running":
+            lines = tail_lines("".join(record.output), LIVE_LINES)
+            return [_text_body(lines, 0)] if lines else []
+        body: list[Widget] = []
+        if record.diffs and record.state in ("done", "stopped"):
+            body += _diff_widgets(record, 2000 if self.unfolded else 60)
+        if self.unfolded and record.result:
+            lines = record.result.removesuffix("\n").split("\n")
+            body.append(_text_body(lines[:UNFOLDED_LINES], len(lines) - UNFOLDED_LINES))
+        elif record.state == "error" and count_lines(record.result) > 1:
+            body.append(_text_body(tail_lines(record.result, ERROR_LINES), 0))
+        return body
+
+
+def _text_body(lines: list[str], n_hidden: int) -> Static:
+    text = "\n".join(clip(line, 2000) for raw in lines for line in shown_lines(raw))
+    content = Content(text)
+    if n_hidden > 0:
+        content = Content.assemble(content, (f"\n… {plural(n_hidden, 'more line')}", "$text-disabled"))
+    return Static(content, classes="body output", markup=False)
+
+
+def _diff_widgets(record: ToolRecord, max_rows: int) -> list[Widget]:
+    widgets: list[Widget] = []
+    for diff in record.diffs:
+        if len(record.diffs) > 1 or diff.before is None or diff.after is None:
+            widgets.append(Static(Content(diff_title(diff)), classes="body path", markup=False))
+        view = DiffView(diff, max_rows=max_rows)
+        view.add_class("body")
+        widgets.append(view)
+    return widgets
+
+
+_NOTICE_GLYPHS = {"info": "·", "warning": "!", "error": "✗"}
+
+
+class NoticeView(Static):
+    """A line from the program itself."""
+
+    def __init__(self, record: NoticeRecord) -> None:
+        lines = "\n".join(shown_lines(record.text))
+        super().__init__(Content(f"{_NOTICE_GLYPHS[record.kind]} {lines}"), classes=f"entry notice {record.kind}")
+
+    async def sync(self) -> None:
+        """Never changes."""
+
+
+View = UserView | AnswerView | ThinkingView | ToolView | NoticeView
+
+
+def make_view(record: Record) -> View:
+    """The widget for a record as it is now."""
+    match record:
+        case UserRecord():
+            return UserView(record)
+        case AnswerRecord():
+            return AnswerView(record)
+        case ThinkingRecord():
+            return ThinkingView(record)
+        case ToolRecord():
+            return ToolView(record)
+        case NoticeRecord():
+            return NoticeView(record)
+        case _:
+            assert_never(record)
