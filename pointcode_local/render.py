@@ -163,11 +163,23 @@ def result_summary(text: str, is_error: bool, denied: str, diffs: tuple[FileDiff
     if denied:
         return f"not allowed: {one_line(denied)}"
     if is_error:
-        return one_line(next((line for line in text.splitlines() if line.strip()), "failed"))
+        return _error_summary(text)
     if diffs:
         return f"+{counts[0]} −{counts[1]}"
     n_lines = count_lines(text)
     return plural(n_lines, "line") if n_lines != 1 else one_line(text)
+
+
+_EXIT_CODE = re.compile(r"exit(?:ed with)?(?: code| status)?:? (\d+)", re.IGNORECASE)
+
+
+def _error_summary(text: str) -> str:
+    """A command's exit code; the error itself when it is one line; the first line of a longer one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in (*lines[:1], *lines[-1:]):
+        if len(lines) > 1 and (found := _EXIT_CODE.search(line)):
+            return f"exit code {found.group(1)}"
+    return one_line(lines[0]) if lines else "failed"
 
 
 def tail_lines(text: str, n: int) -> list[str]:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+
 from pointcode_local.frontend import Host
 
 
-def run_tui(host: Host, *, prompt: str = "") -> int:
+def run_tui(host: Host, *, prompt: str = "", theme: str = "auto", history_path: Path | None = None) -> int:
     """Run the full-screen interface until the person quits; `prompt` is sent as the first message.
 
-    Returns the process's exit code; the terminal is restored on every way out.
+    `theme` is "auto", "dark" or "light"; `history_path` keeps the prompts between runs. Returns the process's exit
+    code; the terminal is restored on every way out, SIGTERM and SIGHUP included.
     """
+    return asyncio.run(_run(host, prompt, theme, history_path))
+
+
+async def _run(host: Host, prompt: str, theme: str, history_path: Path | None) -> int:
     from pointcode_local.tui.app import PointcodeApp
 
-    app = PointcodeApp(host, prompt=prompt)
-    app.run()
-    return app.return_code or 0
+    app = PointcodeApp(host, prompt=prompt, theme=theme, history_path=history_path)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(NotImplementedError, ValueError):
+            loop.add_signal_handler(number, app.exit, 128 + number)
+    try:
+        result = await app.run_async()
+    finally:
+        await host.close()
+    return result if result is not None else (app.return_code or 0)

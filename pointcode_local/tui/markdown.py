@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
-from textual.await_complete import AwaitComplete
 from textual.widgets import Markdown
 from textual.widgets._markdown import (  # the block classes have no public home
     MarkdownBlock,
@@ -83,7 +82,3 @@ class InertMarkdown(Markdown):
 
     def __init__(self, markdown: str | None = None, *, classes: str | None = None) -> None:
         super().__init__(markdown, classes=classes, parser_factory=make_parser, open_links=False)
-
-    def append(self, markdown: str) -> AwaitComplete:
-        """Add a piece. Await it before the next one: the parser starts at the last open block."""
-        return super().append(markdown)

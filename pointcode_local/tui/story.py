@@ -14,14 +14,18 @@ from pointcode_local.events import (
     AssistantMessage,
     CompactionFinished,
     CompactionStarted,
+    ContextAdded,
     ErrorRaised,
     FileDiff,
+    ModeChanged,
     PermissionAnswered,
     PermissionAsked,
     PrefillChanged,
+    PromptQueued,
     QuestionAnswered,
     QuestionAsked,
     ReasoningDelta,
+    Steered,
     TextDelta,
     TodoChanged,
     ToolCallDelta,
@@ -32,7 +36,7 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
-from pointcode_local.render import call_title, one_line, short_count
+from pointcode_local.render import call_title, count_lines, one_line, plural, short_count
 
 ToolState = Literal["writing", "waiting", "running", "done", "error", "denied", "stopped"]
 NoticeKind = Literal["info", "warning", "error"]
@@ -115,11 +119,13 @@ class Story:
         self.usage: UsageChanged | None = None
         self.prefill: PrefillChanged | None = None
         self.context_tokens = 0
+        self.mode = ""  # "" until the first ModeChanged
         self.in_turn = False
         self.doing = ""  # one word for the activity line
         self._tools: dict[str, ToolRecord] = {}
         self._text: AnswerRecord | ThinkingRecord | None = None
         self._message_has_text = False
+        self._message_has_reasoning = False
 
     def apply(self, event: AgentEvent) -> list[Record]:
         """Fold one event in; returns the records that are new or changed."""
@@ -128,6 +134,7 @@ class Story:
                 self._message_has_text = True
                 return self._write(AnswerRecord, text)
             case ReasoningDelta(text=text):
+                self._message_has_reasoning = True
                 return self._write(ThinkingRecord, text)
             case ToolCallDelta():
                 return self._tool_written(event)
@@ -165,6 +172,18 @@ class Story:
                 return self.note(message + hint, "error")
             case TurnStarted(prompt=prompt):
                 return self._turn_started(prompt)
+            case Steered(prompt=prompt):
+                return [*self._close_text(), self._add(UserRecord(prompt, steered=True))]
+            case PromptQueued(prompt=prompt):
+                self.queued.append(prompt)
+                return []
+            case ModeChanged(mode=mode):
+                self.mode = mode
+                return []
+            case ContextAdded(source=source, text=text):
+                if source in ("environment", "note"):
+                    return []
+                return self.note(f"{source} added, {plural(count_lines(text), 'line')}")
             case TurnFinished():
                 return self._turn_finished(event)
             case _:
@@ -176,10 +195,6 @@ class Story:
         record = NoticeRecord(text, kind)
         self.records.append(record)
         return [*closed, record]
-
-    def steer(self, text: str) -> list[Record]:
-        """Show a message that was put into the running turn."""
-        return [*self._close_text(), self._add(UserRecord(text, steered=True))]
 
     def _add(self, record: Record) -> Record:
         self.records.append(record)
@@ -206,10 +221,12 @@ class Story:
         return [*touched, self._text]
 
     def _message(self, event: AssistantMessage) -> list[Record]:
-        touched: list[Record] = []
+        touched: list[Record] = []  # a session log may keep whole messages only
+        if event.reasoning.strip() and not self._message_has_reasoning:
+            touched += self._write(ThinkingRecord, event.reasoning)
         if event.text.strip() and not self._message_has_text:
-            touched = self._write(AnswerRecord, event.text)
-        self._message_has_text = False
+            touched += self._write(AnswerRecord, event.text)
+        self._message_has_text = self._message_has_reasoning = False
         return [*touched, *self._close_text()]
 
     def _tool(self, call_id: str, name: str) -> tuple[ToolRecord, list[Record]]:
@@ -288,7 +305,7 @@ class Story:
                 record.state = "stopped"
                 touched.append(record)
         self._tools.clear()
-        self._message_has_text = False
+        self._message_has_text = self._message_has_reasoning = False
         match event.outcome:
             case "cancelled":
                 touched += self.note("Stopped.")

@@ -45,9 +45,9 @@ class UserView(Static):
         content = Content(text)
         if len(record.text) > MAX_USER_CHARS:
             more = f"\n… {len(record.text) - MAX_USER_CHARS:,} more characters"
-            content = Content.assemble(content, (more, "$text-muted"))
+            content = Content.assemble(content, (more, "$foreground 60%"))
         if record.steered:
-            content = Content.assemble(content, ("  (while running)", "$text-muted"))
+            content = Content.assemble(content, ("  (while running)", "$foreground 60%"))
         super().__init__(content, classes="entry user")
 
     async def sync(self) -> None:
@@ -151,19 +151,19 @@ class ThinkingView(Foldable):
         fold = "▾" if self.unfolded else "▸"
         if self._record.done:
             words = len(self._record.text.split())
-            return Content.assemble((f"{fold} Thought", "$text-muted"), (f"  {plural(words, 'word')}", "$text-disabled"))
+            return Content.assemble((f"{fold} Thought", "$foreground 60%"), (f"  {plural(words, 'word')}", "$foreground 42%"))
         tail = one_line("".join(self._record.parts[-24:]))[-60:]
-        return Content.assemble((f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$text-disabled"))
+        return Content.assemble((f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$foreground 42%"))
 
 
 _GLYPHS = {
-    "writing": ("○", "$text-muted"),
+    "writing": ("○", "$foreground 60%"),
     "waiting": ("?", "$accent"),
     "running": ("●", "$accent"),
     "done": ("✓", "$success"),
     "error": ("✗", "$error"),
     "denied": ("⊘", "$warning"),
-    "stopped": ("■", "$text-muted"),
+    "stopped": ("■", "$foreground 60%"),
 }
 
 
@@ -194,7 +194,7 @@ class ToolView(Foldable):
         title = one_line(record.title)
         name, rest = (record.name, title.removeprefix(record.name)) if title.startswith(record.name) else ("", title)
         return Content.assemble(
-            (f"{glyph} ", color), (plain(name), "bold"), clip(rest, 400), (f"  {self._summary()}", "$text-muted")
+            (f"{glyph} ", color), (plain(name), "bold"), clip(rest, 400), (f"  {self._summary()}", "$foreground 60%")
         )
 
     def _summary(self) -> str:
@@ -239,7 +239,7 @@ def _text_body(lines: list[str], n_hidden: int) -> Static:
     text = "\n".join(clip(line, 2000) for raw in lines for line in shown_lines(raw))
     content = Content(text)
     if n_hidden > 0:
-        content = Content.assemble(content, (f"\n… {plural(n_hidden, 'more line')}", "$text-disabled"))
+        content = Content.assemble(content, (f"\n… {plural(n_hidden, 'more line')}", "$foreground 42%"))
     return Static(content, classes="body output", markup=False)
 
 

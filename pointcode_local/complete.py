@@ -1,0 +1,145 @@
+"""Slash commands, `@path` completion and prompt history, shared by the interactive front ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_FILES = 200_000
+MAX_HISTORY = 1000
+_SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox"}
+_MENTION = re.compile(r"(?:^|(?<=[\s(\[\"']))@([^\s@]*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """A command of the composer; `argument` describes what may follow, "" when nothing."""
+
+    name: str
+    summary: str
+    argument: str = ""
+
+
+COMMANDS = (
+    SlashCommand("help", "keys and commands"),
+    SlashCommand("clear", "start a new, empty session"),
+    SlashCommand("resume", "go back to an earlier session", "[id]"),
+    SlashCommand("undo", "restore the files that the last turn changed"),
+    SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
+    SlashCommand("model", "show or change the model", "[name]"),
+    SlashCommand("copy", "copy the last answer to the clipboard"),
+    SlashCommand("theme", "dark or light colours", "[dark|light]"),
+    SlashCommand("quit", "leave; the session is kept"),
+)
+MODES = ("ask", "accept-edits", "plan", "auto")
+MODE_MEANING = {
+    "ask": "asks before it changes files or runs commands",
+    "accept-edits": "edits files without asking, asks before commands",
+    "plan": "only reads; nothing is changed",
+    "auto": "never asks; commands run in the sandbox",
+}
+
+
+def parse_slash(text: str) -> tuple[str, str] | None:
+    """(`name`, argument) when `text` is a known slash command; a path such as `/etc/hosts is wrong` is not one."""
+    match = re.fullmatch(r"/([a-z]+)(?:\s+(.*))?", text.strip(), re.DOTALL)
+    if match is None or all(command.name != match.group(1) for command in COMMANDS):
+        return None
+    return match.group(1), (match.group(2) or "").strip()
+
+
+def matching_commands(prefix: str) -> list[SlashCommand]:
+    """Commands whose name begins with `prefix` (without the slash)."""
+    return [command for command in COMMANDS if command.name.startswith(prefix)]
+
+
+def mention_at(text_before_cursor: str) -> str | None:
+    """The unfinished `@path` before the cursor without its `@`, or None."""
+    match = _MENTION.search(text_before_cursor)
+    return match.group(1) if match else None
+
+
+def list_files(root: Path) -> list[str]:
+    """Paths of the workspace relative to `root`: what git knows or would add, otherwise a walk. At most MAX_FILES."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return list(_walk(root))
+    if done.returncode != 0:
+        return list(_walk(root))
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0")[:MAX_FILES] if name]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    n_found = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118  (a Path per file is slow)
+            n_found += 1
+            if n_found >= MAX_FILES:
+                return
+
+
+def fuzzy_paths(query: str, paths: Sequence[str], limit: int = 8) -> list[str]:
+    """The best matches first: file names that begin with, then contain, the query; then paths; then subsequences."""
+    wanted = query.lower()
+    if not wanted:
+        return sorted(paths[:2000], key=lambda path: (path.count("/"), path))[:limit]
+    loose = re.compile(".*?".join(map(re.escape, wanted)), re.DOTALL)
+    ranked: list[tuple[int, int, str]] = []
+    for path in paths:
+        lowered = path.lower()
+        if not loose.search(lowered):
+            continue
+        name = lowered.rpartition("/")[2]
+        rank = 0 if name.startswith(wanted) else 1 if wanted in name else 2 if wanted in lowered else 3
+        ranked.append((rank, len(path), path))
+    return [path for _, _, path in sorted(ranked)[:limit]]
+
+
+class PromptHistory:
+    """Earlier prompts, oldest first, kept in a JSON-lines file when one is given."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.entries: list[str] = list(_read_history(path))[-MAX_HISTORY:] if path else []
+
+    def add(self, text: str) -> None:
+        """Remember a prompt; a repetition of the last one, or an empty one, is not kept."""
+        if not text.strip() or (self.entries and self.entries[-1] == text):
+            return
+        self.entries.append(text)
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(text) + "\n")
+        except OSError:
+            self._path = None  # a read-only home folder: history lasts for this run
+
+    def search(self, needle: str) -> list[str]:
+        """Entries that contain `needle`, newest first, each once."""
+        lowered = needle.lower()
+        return list(dict.fromkeys(entry for entry in reversed(self.entries) if lowered in entry.lower()))
+
+
+def _read_history(path: Path) -> Iterator[str]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, str):
+            yield entry

@@ -1,0 +1,133 @@
+"""What the `/` commands do on the screen."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal, cast
+
+from pointcode_local.complete import MODE_MEANING, MODES
+from pointcode_local.events import SessionInfo
+from pointcode_local.frontend import Host, HostError
+from pointcode_local.render import one_line, plural, short_seconds
+from pointcode_local.tui.picker import Pick, Picker
+from pointcode_local.tui.story import AnswerRecord
+from pointcode_local.tui.theme import DARK, LIGHT
+from pointcode_local.tui.welcome import help_text
+
+if TYPE_CHECKING:
+    from pointcode_local.tui.app import PointcodeApp
+
+Mode = Literal["ask", "accept-edits", "plan", "auto"]
+_NOT_WHILE_RUNNING = ("clear", "resume", "undo", "model")
+
+
+class CommandRunner:
+    """Runs one parsed command against the app and its host."""
+
+    def __init__(self, app: PointcodeApp, host: Host) -> None:
+        self._app = app
+        self._host = host
+
+    async def run(self, name: str, argument: str) -> None:
+        """Do it; an expected failure becomes a notice."""
+        if name in _NOT_WHILE_RUNNING and self._app.is_busy:
+            await self._app.note(f"/{name} waits for the end of the turn; esc stops it.", "warning")
+            return
+        try:
+            await self._do(name, argument)
+        except HostError as error:
+            await self._app.note(str(error), "error")
+
+    async def _do(self, name: str, argument: str) -> None:
+        match name:
+            case "help":
+                await self._app.note(help_text())
+            case "clear":
+                self._app.use_agent(await self._host.new_session())
+                await self._app.replay()
+            case "resume":
+                await self._resume(argument)
+            case "undo":
+                await self._app.note(await self._host.undo())
+            case "mode":
+                await self._mode(argument)
+            case "model":
+                await self._model(argument)
+            case "copy":
+                await self._copy()
+            case "theme":
+                await self._theme(argument)
+            case "quit":
+                await self._app.action_leave()
+            case _:
+                raise AssertionError(f"unknown command {name}")
+
+    async def _resume(self, session_id: str) -> None:
+        session_id = session_id or await self._pick_session()
+        if not session_id:
+            return
+        self._app.use_agent(await self._host.resume(session_id))
+        await self._app.replay()
+
+    async def _pick_session(self) -> str:
+        sessions = self._host.sessions()
+        if not sessions:
+            await self._app.note("There are no earlier sessions in this folder.")
+            return ""
+        picks = [Pick(s.id, one_line(s.title) or s.id, session_detail(s, time.time())) for s in sessions]
+        return await self._app.push_screen_wait(Picker("Resume a session", picks))
+
+    async def _mode(self, argument: str) -> None:
+        if not argument:
+            argument = await self._app.push_screen_wait(Picker("Mode", [Pick(m, m, MODE_MEANING[m]) for m in MODES]))
+        if not argument:
+            return
+        if argument not in MODES:
+            await self._app.note(f"There is no mode “{argument}”. Modes: {', '.join(MODES)}.", "warning")
+            return
+        self._app.set_mode(cast(Mode, argument))
+
+    async def _model(self, argument: str) -> None:
+        name = argument
+        if not name:
+            models = self._host.models()
+            if not models:
+                await self._app.note(f"The model is {self._host.info.model}; no other is on this machine.")
+                return
+            current = self._host.info.model
+            picks = [Pick(m, m, "in use" if m == current else "") for m in models]
+            name = await self._app.push_screen_wait(Picker("Model", picks))
+        if name and name != self._host.info.model:
+            await self._app.open_model(name)
+
+    async def _copy(self) -> None:
+        answer = next((r for r in reversed(self._app.story.records) if isinstance(r, AnswerRecord)), None)
+        if answer is None:
+            await self._app.note("There is no answer to copy yet.")
+            return
+        self._app.copy_to_clipboard(answer.text)
+        self._app.notify(f"{plural(len(answer.text), 'character')} copied", markup=False)
+
+    async def _theme(self, argument: str) -> None:
+        if argument not in ("", "dark", "light"):
+            await self._app.note("/theme takes dark or light.", "warning")
+            return
+        is_dark = self._app.current_theme.dark
+        wanted_dark = argument == "dark" if argument else not is_dark
+        self._app.theme = DARK.name if wanted_dark else LIGHT.name
+
+
+def session_detail(session: SessionInfo, now_s: float) -> str:
+    """How long ago and how much: `3 h ago, 120 events`."""
+    ago = max(0.0, now_s - session.updated_s)
+    if ago < 120:
+        text = f"{short_seconds(float(int(ago)))} ago" if ago >= 1 else "now"
+    elif ago < 7200:
+        text = f"{ago / 60:.0f} min ago"
+    elif ago < 172_800:
+        text = f"{ago / 3600:.0f} h ago"
+    else:
+        text = f"{ago / 86_400:.0f} days ago"
+    return f"{text}, {plural(session.n_events, 'event')}"
+
+

@@ -1,0 +1,253 @@
+"""Where the person writes: several lines, history, completion of `/` commands and `@` paths, large pastes folded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static, TextArea
+
+from pointcode_local.complete import PromptHistory, matching_commands, mention_at
+from pointcode_local.render import plain
+
+LARGE_PASTE_CHARS = 4000
+LARGE_PASTE_LINES = 40
+_CHIP = re.compile(r"\[pasted text #(\d+)[^\]]*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One line of the completion list: what is inserted, and what explains it."""
+
+    insert: str
+    label: str
+    detail: str = ""
+
+
+class Choices(Static):
+    """The completion list above the composer; the composer keeps the focus and moves the mark."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="choices", markup=False)
+        self.choices: list[Choice] = []
+        self.at = 0
+        self.display = False
+
+    def offer(self, choices: list[Choice]) -> None:
+        """Show `choices` (or nothing), the first one marked."""
+        if choices != self.choices:
+            self.choices, self.at = choices, 0
+        self.display = bool(choices)
+        self._draw()
+
+    def move(self, by: int) -> None:
+        """Move the mark, around the ends."""
+        self.at = (self.at + by) % len(self.choices)
+        self._draw()
+
+    def _draw(self) -> None:
+        width = max((len(choice.label) for choice in self.choices), default=0)
+        lines: list[Content] = []
+        for n, choice in enumerate(self.choices):
+            mark, style = ("› ", "bold $primary") if n == self.at else ("  ", "")
+            label = choice.label.ljust(width) if choice.detail else choice.label
+            lines.append(Content.assemble((mark + label, style), ("  " + choice.detail, "$foreground 60%")))
+        self.update(Content("\n").join(lines))
+
+
+class Composer(TextArea):
+    """The input field. Posts `Submitted`; everything it does not handle goes up to the app."""
+
+    class Submitted(Message):
+        """The person sends `text`; `steer` puts it into the running turn."""
+
+        def __init__(self, text: str, *, steer: bool) -> None:
+            super().__init__()
+            self.text = text
+            self.steer = steer
+
+    class PathsWanted(Message):
+        """An `@` mention is being typed; the app answers with `offer_paths`."""
+
+        def __init__(self, query: str) -> None:
+            super().__init__()
+            self.query = query
+
+    def __init__(self, choices: Choices, history: PromptHistory) -> None:
+        super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
+        self.highlight_cursor_line = False
+        self._choices = choices
+        self._history = history
+        self._history_at: int | None = None
+        self._draft = ""
+        self._pastes: list[str] = []
+        self._search: str | None = None
+
+    # ------------------------------------------------------------------ text
+    def set_text(self, text: str) -> None:
+        """Replace everything, cursor at the end."""
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def _expanded(self) -> str:
+        """The text with the large pastes put back."""
+
+        def paste(match: re.Match[str]) -> str:
+            number = int(match.group(1))
+            return self._pastes[number - 1] if 0 < number <= len(self._pastes) else match.group()
+
+        return _CHIP.sub(paste, self.text)
+
+    def submit(self, *, steer: bool = False) -> None:
+        """Send what is there."""
+        text = self._expanded().strip("\n")
+        if not text.strip():
+            return
+        self._history.add(text)
+        self._history_at, self._draft = None, ""
+        self._pastes.clear()
+        self.load_text("")
+        self._choices.offer([])
+        self.post_message(self.Submitted(text, steer=steer))
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        if len(text) > LARGE_PASTE_CHARS or text.count("\n") > LARGE_PASTE_LINES:
+            self._pastes.append(text)
+            n_lines = text.count("\n") + 1
+            self.insert(f"[pasted text #{len(self._pastes)}, {n_lines:,} lines]")
+        else:
+            self.insert(plain(text).expandtabs(4))
+
+    # ------------------------------------------------------------------ keys
+    async def _on_key(self, event: events.Key) -> None:
+        if self._handle_key(event.key):
+            event.stop()
+            event.prevent_default()
+
+    def _handle_key(self, key: str) -> bool:
+        if self._choices.display and self._handle_choice_key(key):
+            return True
+        match key:
+            case "enter":
+                self._enter()
+            case "shift+enter" | "ctrl+j" | "alt+enter":
+                self.insert("\n")
+            case "ctrl+s":
+                self.submit(steer=True)
+            case "up" if self.cursor_location[0] == 0 and self.wrapped_document.location_to_offset(
+                self.cursor_location
+            ).y == 0:
+                return self._recall(-1)
+            case "down" if self._on_last_line():
+                return self._recall(1)
+            case "ctrl+r":
+                self._search_history()
+            case "tab":
+                pass
+            case _:
+                return False
+        return True
+
+    def _on_last_line(self) -> bool:
+        offset = self.wrapped_document.location_to_offset(self.cursor_location)
+        return offset.y >= self.wrapped_document.height - 1
+
+    def _enter(self) -> None:
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        if column and line[:column].endswith("\\") and not line[:column].endswith("\\\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        else:
+            self.submit()
+
+    def _handle_choice_key(self, key: str) -> bool:
+        match key:
+            case "up":
+                self._choices.move(-1)
+            case "down" | "ctrl+r":
+                self._choices.move(1)
+            case "tab":
+                self._accept()
+            case "enter":
+                return self._accept_or_pass()
+            case "escape":
+                self._search = None
+                self._choices.offer([])
+            case _:
+                return False
+        return True
+
+    def _accept_or_pass(self) -> bool:
+        """Enter takes the marked choice, unless the text is that choice already."""
+        chosen = self._choices.choices[self._choices.at].insert
+        if self._search is None and self.text.strip() == chosen.strip():
+            return False
+        self._accept()
+        return True
+
+    def _accept(self) -> None:
+        chosen = self._choices.choices[self._choices.at].insert
+        if self._search is not None or self.text.startswith("/"):
+            self._search = None
+            self.set_text(chosen)
+        else:
+            row, column = self.cursor_location
+            query = mention_at(self.document.get_line(row)[:column]) or ""
+            self.replace(chosen, (row, column - len(query)), (row, column))
+        self._choices.offer([])
+
+    # --------------------------------------------------------- history, lists
+    def _recall(self, step: int) -> bool:
+        entries = self._history.entries
+        at = len(entries) if self._history_at is None else self._history_at
+        new_at = at + step
+        if not 0 <= new_at <= len(entries) or (self._history_at is None and step > 0):
+            return False
+        if self._history_at is None:
+            self._draft = self.text
+        self._history_at = None if new_at == len(entries) else new_at
+        self.set_text(self._draft if self._history_at is None else entries[new_at])
+        if step < 0:
+            self.move_cursor((0, 0))
+        self._choices.offer([])
+        return True
+
+    def _search_history(self) -> None:
+        self._search = self.text
+        self._offer_history()
+
+    def _offer_history(self) -> None:
+        found = self._history.search(self.text)[:8]
+        self._choices.offer([Choice(entry, plain(entry.split("\n")[0])[:70]) for entry in found])
+        if not found:
+            self._search = None
+
+    def on_text_area_changed(self) -> None:
+        """Offer what fits the text before the cursor."""
+        if self._search is not None:
+            self._offer_history()
+            return
+        text = self.text
+        if text.startswith("/") and "\n" not in text and " " not in text:
+            self._choices.offer(
+                [Choice(f"/{c.name} " if c.argument else f"/{c.name}", f"/{c.name}", c.summary) for c in matching_commands(text[1:])]
+            )
+            return
+        row, column = self.cursor_location
+        query = mention_at(self.document.get_line(row)[:column])
+        if query is None:
+            self._choices.offer([])
+        else:
+            self.post_message(self.PathsWanted(query))
+
+    def offer_paths(self, query: str, paths: list[str]) -> None:
+        """The app's answer to `PathsWanted`; dropped when the person typed on."""
+        row, column = self.cursor_location
+        if mention_at(self.document.get_line(row)[:column]) == query:
+            self._choices.offer([Choice(path, plain(path)) for path in paths if path != query])

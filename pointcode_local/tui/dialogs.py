@@ -1,0 +1,194 @@
+"""The panels that ask the person: may this call run, and the model's own questions.
+
+Both take the place of the composer. Keys typed before the panel could be read do not answer it: it is armed only
+`ARM_AFTER_S` after its first frame, and each early key starts that time again. Early letters go to the composer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from pointcode_local.diff import diff_title
+from pointcode_local.events import PermissionAsked, QuestionAsked
+from pointcode_local.render import one_line, plain, shown_lines
+from pointcode_local.tui.diffview import DiffView
+
+ARM_AFTER_S = 0.3
+_ARGUMENTS_SHOWN = 4000
+
+
+class Answered(Message):
+    """The person answered `call_id` with `text`."""
+
+    def __init__(self, call_id: str, text: str) -> None:
+        super().__init__()
+        self.call_id = call_id
+        self.text = text
+
+
+class EarlyKey(Message):
+    """A printable key that was meant for the composer."""
+
+    def __init__(self, character: str) -> None:
+        super().__init__()
+        self.character = character
+
+
+class AskPanel(Vertical, can_focus=True):
+    """A list of options chosen by arrow keys and Enter, by number, or by letter."""
+
+    def __init__(self, call_id: str, clock: Callable[[], float], options: list[tuple[str, str, str]]) -> None:
+        """`options`: (answer, key, label)."""
+        super().__init__(classes="ask")
+        self.call_id = call_id
+        self._clock = clock
+        self._options = options
+        self._at = 0
+        self._quiet_since: float | None = None  # None until the first frame was drawn
+        self._list = Static("", classes="options", markup=False)
+
+    def on_mount(self) -> None:
+        """Take the keys at once, so that they do not fall into the composer, but do not act on them yet."""
+        self.focus()
+        self._draw()
+        self.call_after_refresh(self._first_frame)
+
+    def _first_frame(self) -> None:
+        self._quiet_since = self._clock()
+        self.set_timer(ARM_AFTER_S, self.check_armed)
+
+    def check_armed(self) -> None:
+        """Show whether keys count now; called when they may have begun to."""
+        self._draw()
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether keys count now."""
+        return self._quiet_since is not None and self._clock() - self._quiet_since >= ARM_AFTER_S
+
+    def _draw(self) -> None:
+        armed = self.is_armed
+        lines: list[Content] = []
+        for n, (_, key, label) in enumerate(self._options):
+            marked = n == self._at
+            style = "bold $accent" if marked and armed else "" if armed else "$foreground 60%"
+            lines.append(Content.assemble(("› " if marked else "  ", style), (f"{key}  ", "$foreground 60%"), (label, style)))
+        self._list.update(Content("\n").join(lines))
+
+    def on_key(self, event: events.Key) -> None:
+        """Choose; Escape and the app's own keys go up."""
+        if event.key in ("escape", "ctrl+c", "ctrl+d", "pageup", "pagedown"):
+            return
+        event.stop()
+        event.prevent_default()
+        if not self.is_armed:
+            self._early(event)
+            return
+        match event.key:
+            case "up" | "down":
+                self._at = (self._at + (1 if event.key == "down" else -1)) % len(self._options)
+                self._draw()
+            case "enter":
+                self._choose(self._options[self._at][0])
+            case _:
+                for answer, key, _ in self._options:
+                    if event.character == key:
+                        self._choose(answer)
+
+    def _early(self, event: events.Key) -> None:
+        if self._quiet_since is not None:
+            self._quiet_since = self._clock()
+            self.set_timer(ARM_AFTER_S, self.check_armed)
+        if event.is_printable and event.character:
+            self.post_message(EarlyKey(event.character))
+
+    def _choose(self, answer: str) -> None:
+        self.post_message(Answered(self.call_id, answer))
+
+
+class PermissionPanel(AskPanel):
+    """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores."""
+
+    def __init__(self, ask: PermissionAsked, clock: Callable[[], float]) -> None:
+        options = [("once", "y", "Yes, this once")]
+        if ask.rule:
+            options.append(("always", "a", f"Always allow  {plain(ask.rule)}".replace("\n", "␊")))
+        options.append(("deny", "n", "No, and tell the model"))
+        super().__init__(ask.call_id, clock, options)
+        self._ask = ask
+
+    def compose(self) -> ComposeResult:
+        """Title, call, reason, options."""
+        ask = self._ask
+        yield Static(Content.assemble(("Allow  ", "bold $accent"), (one_line(ask.title or ask.name), "bold")), markup=False)
+        with VerticalScroll(classes="call", can_focus=False):
+            if ask.diffs:
+                for diff in ask.diffs:
+                    yield Static(Content(diff_title(diff)), classes="path", markup=False)
+                    yield DiffView(diff)
+            else:
+                yield Static(_call_text(ask), classes="arguments", markup=False)
+        if ask.reason:
+            yield Static(Content.assemble(("Why it asks: ", "$foreground 60%"), (one_line(ask.reason), "$foreground 60%")), markup=False)
+        yield self._list
+
+
+def _call_text(ask: PermissionAsked) -> Content:
+    """The call's arguments in full: a command as it will run, everything else as `name: value`."""
+    parts: list[str] = []
+    for name, value in ask.arguments.items():
+        text = "\n".join(shown_lines(str(value)))
+        parts.append(text if name == "command" else f"{plain(name)}: {text}")
+    whole = "\n".join(parts)
+    if len(whole) <= _ARGUMENTS_SHOWN:
+        return Content(whole)
+    hidden = len(whole) - _ARGUMENTS_SHOWN
+    half = _ARGUMENTS_SHOWN // 2
+    return Content.assemble(whole[:half], (f"\n… {hidden:,} characters not shown …\n", "bold $warning"), whole[-half:])
+
+
+class QuestionPanel(AskPanel):
+    """The model's question: pick an option by number, or write an answer."""
+
+    def __init__(self, ask: QuestionAsked, clock: Callable[[], float]) -> None:
+        options = [(option, str(n), one_line(option)) for n, option in enumerate(ask.options[:9], 1)]
+        super().__init__(ask.call_id, clock, [*options, ("", "w", "Write an answer")] if options else [])
+        self._ask = ask
+        self._input = Input(placeholder="Your answer, then Enter", classes="free")
+
+    def compose(self) -> ComposeResult:
+        """Question, options, free answer."""
+        yield Static(Content.assemble(("Question  ", "bold $accent"), "\n".join(shown_lines(self._ask.question))), markup=False)
+        yield self._list
+        self._input.display = not self._options
+        yield self._input
+
+    def check_armed(self) -> None:
+        """A question without options is answered in the input, from when keys count."""
+        super().check_armed()
+        if self.is_armed and not self._options:
+            self._input.focus()
+
+    def _choose(self, answer: str) -> None:
+        if answer:
+            super()._choose(answer)
+            return
+        self._input.display = True
+        self._input.focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Keys of the input are its own."""
+        if not self._input.has_focus:
+            super().on_key(event)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """A written answer."""
+        event.stop()
+        if event.value.strip():
+            self.post_message(Answered(self.call_id, event.value))

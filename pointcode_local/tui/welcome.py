@@ -1,0 +1,86 @@
+"""The first screen: what this is, where it works, and what to type."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+from pointcode_local.complete import COMMANDS, MODE_MEANING
+from pointcode_local.frontend import HostInfo
+from pointcode_local.render import one_line
+
+KEYS = (
+    ("enter", "send; while a turn runs: queue"),
+    ("ctrl+s", "send into the running turn"),
+    ("shift+enter, ctrl+j, \\ enter", "new line"),
+    ("esc", "stop the turn"),
+    ("ctrl+c twice, ctrl+d", "quit"),
+    ("shift+tab", "next permission mode"),
+    ("@", "name a file"),
+    ("!command", "run a command yourself"),
+    ("up, down", "earlier messages"),
+    ("ctrl+r", "search earlier messages"),
+    ("ctrl+g", "write in your editor"),
+    ("ctrl+o", "unfold everything, fold again"),
+    ("ctrl+t", "all steps of the plan"),
+    ("page up, page down", "scroll; ctrl+end goes to the end"),
+)
+_EXAMPLES = (
+    "Explain how this project is laid out",
+    "Find where the settings are read and add a --verbose flag",
+    "Run the tests and fix what fails",
+)
+
+
+class Welcome(Static):
+    """Shown while the conversation is empty."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="welcome", markup=False)
+
+    def show(self, info: HostInfo) -> None:
+        """Draw for this host."""
+        sandbox = (
+            ("no sandbox on this machine: commands run with your rights", "$warning")
+            if info.sandbox == "none"
+            else (f"commands run in {one_line(info.sandbox)}", "$foreground 60%")
+        )
+        mode = MODE_MEANING.get(info.mode, "")
+        rows: list[Content] = [
+            Content.assemble(("pointcode", "bold $primary"), (f" {info.version}".rstrip(), "$foreground 60%")),
+            Content(_where(info)),
+            Content(""),
+            _row("folder", one_line(str(info.cwd))),
+            _row("model", f"{one_line(info.model)} ({one_line(info.backend)})"),
+            _row("mode", f"{one_line(info.mode)}: {mode}" if mode else one_line(info.mode)),
+            Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox),
+            Content(""),
+            Content.assemble(("Say what you want done, for example", "$foreground 60%")),
+            *(Content.assemble(("  › ", "$primary"), example) for example in _EXAMPLES),
+            Content(""),
+            Content.assemble(
+                ("@", "bold"), (" names a file   ", "$foreground 60%"),
+                ("!", "bold"), (" runs a command   ", "$foreground 60%"),
+                ("/help", "bold"), (" shows everything else", "$foreground 60%"),
+            ),
+        ]  # fmt: skip
+        self.update(Content("\n").join(rows))
+
+
+def _where(info: HostInfo) -> str:
+    if info.backend.startswith(("http://", "https://")):
+        return f"A coding assistant. Its model runs at {one_line(info.backend)}."
+    return "A coding assistant whose model runs on this machine. Nothing you write leaves it."
+
+
+def _row(name: str, value: str) -> Content:
+    return Content.assemble((f"{name}  ".rjust(10), "$foreground 60%"), value)
+
+
+def help_text() -> str:
+    """Keys and commands, as plain text for any front end."""
+    width = max(len(keys) for keys, _ in KEYS)
+    keys = "\n".join(f"  {key:<{width}}  {what}" for key, what in KEYS)
+    names = [f"/{command.name} {command.argument}".rstrip() for command in COMMANDS]
+    commands = "\n".join(f"  {name:<{width}}  {c.summary}" for name, c in zip(names, COMMANDS, strict=True))
+    return f"Keys\n{keys}\nCommands\n{commands}"

@@ -1,0 +1,153 @@
+"""A scripted agent and host: they play lists of events, as the real ones would, and record what they were sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pointcode_local.events import (
+    AgentEvent,
+    Answer,
+    Command,
+    PermissionAnswered,
+    PermissionAsked,
+    Prompt,
+    PromptQueued,
+    QuestionAnswered,
+    QuestionAsked,
+    SessionInfo,
+    Steered,
+    TurnFinished,
+    TurnStarted,
+)
+from pointcode_local.frontend import AgentLike, HostError, HostInfo, OnProgress, Progress
+
+WAIT = object()  # in a script: play on only after `release()` or a cancel
+
+
+@dataclass
+class ScriptedAgent:
+    """Plays one script per turn; questions in a script wait for their answer."""
+
+    scripts: list[list[object]] = field(default_factory=list)
+    sent: list[Command] = field(default_factory=list)
+    played: list[AgentEvent] = field(default_factory=list)
+    cancelled: int = 0
+
+    def __post_init__(self) -> None:
+        self._gate = asyncio.Event()
+        self._answers: dict[str, asyncio.Future[str]] = {}
+        self._extra: list[AgentEvent] = []
+        self._queue: list[str] = []
+
+    async def run(self, prompt: str) -> AsyncIterator[AgentEvent]:
+        while True:
+            self.cancelled = 0
+            async for event in self._turn(prompt):
+                self.played.append(event)
+                yield event
+            if not self._queue:
+                return
+            prompt = self._queue.pop(0)
+
+    async def _turn(self, prompt: str) -> AsyncIterator[AgentEvent]:
+        yield TurnStarted(prompt)
+        for step in self.scripts.pop(0) if self.scripts else []:
+            if step is WAIT:
+                while not self._gate.is_set() and not self.cancelled:
+                    await asyncio.sleep(0)
+                    while self._extra:
+                        yield self._extra.pop(0)
+                self._gate.clear()
+            elif isinstance(step, PermissionAsked | QuestionAsked):
+                yield step
+                answer = self._answers.setdefault(step.call_id, asyncio.get_running_loop().create_future())
+                while not answer.done() and not self.cancelled:
+                    await asyncio.sleep(0)
+                if isinstance(step, PermissionAsked):
+                    text = answer.result() if answer.done() else "deny"
+                    yield PermissionAnswered(step.call_id, text)  # type: ignore[arg-type]
+                else:
+                    yield QuestionAnswered(step.call_id, answer.result() if answer.done() else "")
+            else:
+                yield step  # type: ignore[misc]
+            if self.cancelled:
+                yield TurnFinished("cancelled", "", 1)
+                return
+        yield TurnFinished("done", "", 1)
+
+    def release(self) -> None:
+        self._gate.set()
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+        match command:
+            case Answer(call_id=call_id, text=text):
+                self._answers.setdefault(call_id, asyncio.get_running_loop().create_future()).set_result(text)
+            case Prompt(text=text, steer=True):
+                self._extra.append(Steered(text))
+            case Prompt(text=text):
+                self._queue.append(text)
+                self._extra.append(PromptQueued(text))
+            case _:
+                pass
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@dataclass
+class ScriptedHost:
+    """A host over one `ScriptedAgent`."""
+
+    agent: ScriptedAgent
+    cwd: Path = Path("/home/ada/weather")
+    mode: str = "ask"
+    sandbox: str = "bubblewrap"
+    events: list[AgentEvent] = field(default_factory=list)
+    stored: list[SessionInfo] = field(default_factory=list)
+    open_error: str = ""
+    open_progress: list[Progress] = field(default_factory=list)
+    closed: int = 0
+    opened_sessions: list[str] = field(default_factory=list)
+
+    @property
+    def info(self) -> HostInfo:
+        return HostInfo("qwen2.5-coder-0.5b", "cpu", self.sandbox, self.mode, self.cwd, 32768, "s1", "0.1.0")
+
+    async def open(self, on_progress: OnProgress) -> AgentLike:
+        for progress in self.open_progress:
+            on_progress(progress)
+        if self.open_error:
+            raise HostError(self.open_error)
+        return self.agent
+
+    def history(self) -> Sequence[AgentEvent]:
+        return self.events
+
+    async def new_session(self) -> AgentLike:
+        self.events = []
+        return self.agent
+
+    async def resume(self, session_id: str) -> AgentLike:
+        if all(session.id != session_id for session in self.stored):
+            raise HostError(f"There is no session {session_id}.")
+        self.opened_sessions.append(session_id)
+        return self.agent
+
+    async def undo(self) -> str:
+        return "Restored src/app.py."
+
+    def sessions(self) -> Sequence[SessionInfo]:
+        return self.stored
+
+    def models(self) -> Sequence[str]:
+        return ["qwen2.5-coder-0.5b", "smollm2-135m"]
+
+    async def use_model(self, name: str, on_progress: OnProgress) -> AgentLike:
+        raise HostError(f"There is no model {name}.")
+
+    async def close(self) -> None:
+        self.closed += 1
