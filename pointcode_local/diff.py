@@ -136,7 +136,7 @@ def change_counts(diffs: tuple[FileDiff, ...]) -> tuple[int, int]:
 
 
 def side_by_side(rows: list[DiffRow]) -> list[Pair]:
-    """Unified rows as (old, new) pairs: equal lines face each other, removed face added, None where one side is empty."""
+    """Unified rows as (old, new) pairs; removed lines face added ones, None stands where one side has no line."""
     pairs: list[Pair] = []
     at = 0
     while at < len(rows):

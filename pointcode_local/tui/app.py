@@ -237,7 +237,7 @@ class PointcodeApp(App[int]):
         try:
             async for event in stream:
                 self.post_event(event)
-        except Exception as error:  # the front-end loop: whatever fails in a turn, the screen stays
+        except Exception as error:  # noqa: BLE001  (front-end loop: whatever fails in a turn, the screen stays)
             _log.exception("the turn failed")
             self.post_event(ErrorRaised(f"{type(error).__name__}: {error}"))
 
@@ -301,7 +301,11 @@ class PointcodeApp(App[int]):
             await panel.remove()
             self._composer.focus()
         if ask is not None and self._panel is None:
-            kind = PermissionPanel(ask, self._clock) if isinstance(ask, PermissionAsked) else QuestionPanel(ask, self._clock)
+            kind = (
+                PermissionPanel(ask, self._clock)
+                if isinstance(ask, PermissionAsked)
+                else QuestionPanel(ask, self._clock)
+            )
             self._panel = kind
             await self.query_one("#bottom").mount(kind, before=self._choices)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from pointcode_local.complete import MODE_MEANING, MODES
 from pointcode_local.events import SessionInfo
@@ -85,7 +85,7 @@ class CommandRunner:
         if argument not in MODES:
             await self._app.note(f"There is no mode “{argument}”. Modes: {', '.join(MODES)}.", "warning")
             return
-        self._app.set_mode(cast(Mode, argument))
+        self._app.set_mode(argument)
 
     async def _model(self, argument: str) -> None:
         name = argument
@@ -129,5 +129,3 @@ def session_detail(session: SessionInfo, now_s: float) -> str:
     else:
         text = f"{ago / 86_400:.0f} days ago"
     return f"{text}, {plural(session.n_events, 'event')}"
-
-

@@ -140,9 +140,9 @@ class Composer(TextArea):
                 self.insert("\n")
             case "ctrl+s":
                 self.submit(steer=True)
-            case "up" if self.cursor_location[0] == 0 and self.wrapped_document.location_to_offset(
-                self.cursor_location
-            ).y == 0:
+            case "up" if (
+                self.cursor_location[0] == 0 and self.wrapped_document.location_to_offset(self.cursor_location).y == 0
+            ):
                 return self._recall(-1)
             case "down" if self._on_last_line():
                 return self._recall(1)
@@ -236,7 +236,10 @@ class Composer(TextArea):
         text = self.text
         if text.startswith("/") and "\n" not in text and " " not in text:
             self._choices.offer(
-                [Choice(f"/{c.name} " if c.argument else f"/{c.name}", f"/{c.name}", c.summary) for c in matching_commands(text[1:])]
+                [
+                    Choice(f"/{c.name} " if c.argument else f"/{c.name}", f"/{c.name}", c.summary)
+                    for c in matching_commands(text[1:])
+                ]
             )
             return
         row, column = self.cursor_location

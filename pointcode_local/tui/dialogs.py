@@ -7,6 +7,7 @@ Both take the place of the composer. Keys typed before the panel could be read d
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -78,7 +79,9 @@ class AskPanel(Vertical, can_focus=True):
         for n, (_, key, label) in enumerate(self._options):
             marked = n == self._at
             style = "bold $accent" if marked and armed else "" if armed else "$foreground 60%"
-            lines.append(Content.assemble(("› " if marked else "  ", style), (f"{key}  ", "$foreground 60%"), (label, style)))
+            lines.append(
+                Content.assemble(("› " if marked else "  ", style), (f"{key}  ", "$foreground 60%"), (label, style))
+            )
         self._list.update(Content("\n").join(lines))
 
     def on_key(self, event: events.Key) -> None:
@@ -126,7 +129,9 @@ class PermissionPanel(AskPanel):
     def compose(self) -> ComposeResult:
         """Title, call, reason, options."""
         ask = self._ask
-        yield Static(Content.assemble(("Allow  ", "bold $accent"), (one_line(ask.title or ask.name), "bold")), markup=False)
+        yield Static(
+            Content.assemble(("Allow  ", "bold $accent"), (one_line(ask.title or ask.name), "bold")), markup=False
+        )
         with VerticalScroll(classes="call", can_focus=False):
             if ask.diffs:
                 for diff in ask.diffs:
@@ -135,7 +140,10 @@ class PermissionPanel(AskPanel):
             else:
                 yield Static(_call_text(ask), classes="arguments", markup=False)
         if ask.reason:
-            yield Static(Content.assemble(("Why it asks: ", "$foreground 60%"), (one_line(ask.reason), "$foreground 60%")), markup=False)
+            yield Static(
+                Content.assemble(("Why it asks: ", "$foreground 60%"), (one_line(ask.reason), "$foreground 60%")),
+                markup=False,
+            )
         yield self._list
 
 
@@ -164,7 +172,9 @@ class QuestionPanel(AskPanel):
 
     def compose(self) -> ComposeResult:
         """Question, options, free answer."""
-        yield Static(Content.assemble(("Question  ", "bold $accent"), "\n".join(shown_lines(self._ask.question))), markup=False)
+        yield Static(
+            Content.assemble(("Question  ", "bold $accent"), "\n".join(shown_lines(self._ask.question))), markup=False
+        )
         yield self._list
         self._input.display = not self._options
         yield self._input

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
+from textual.app import ComposeResult
 from textual.widgets import Markdown
 from textual.widgets._markdown import (  # the block classes have no public home
     MarkdownBlock,
@@ -59,7 +60,7 @@ class GrowingOrderedList(MarkdownOrderedList):
         super().__init__(*args, **kwargs)  # pyright: ignore[reportArgumentType]
         self._widest = 0
 
-    def compose(self):  # noqa: ANN201
+    def compose(self) -> ComposeResult:
         self._widest = len(str(len(self._blocks)))
         yield from super().compose()
 

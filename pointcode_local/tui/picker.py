@@ -67,7 +67,10 @@ class Picker(ModalScreen[str]):
         found = [pick for pick in self._picks if lowered in f"{pick.label} {pick.detail}".lower()]
         self._list.clear_options()
         self._list.add_options(
-            Option(Content.assemble(one_line(pick.label, 60), (f"  {one_line(pick.detail)}", "$foreground 60%")), id=f"p{n}")
+            Option(
+                Content.assemble(one_line(pick.label, 60), (f"  {one_line(pick.detail)}", "$foreground 60%")),
+                id=f"p{n}",
+            )
             for n, pick in enumerate(found)
         )
         self._found = found

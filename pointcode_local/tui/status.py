@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.cells import cell_len
 from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
@@ -35,7 +34,9 @@ def progress_text(progress: Progress) -> str:
     """Opening or fetching a model: `Downloading … ━━━━── 210 MB/491 MB`."""
     text = one_line(progress.text)
     if progress.total:
-        return f"{text}  {bar(progress.done / progress.total)} {short_bytes(progress.done)}/{short_bytes(progress.total)}"
+        return (
+            f"{text}  {bar(progress.done / progress.total)} {short_bytes(progress.done)}/{short_bytes(progress.total)}"
+        )
     return text
 
 
@@ -46,7 +47,7 @@ class ActivityLine(Static):
         super().__init__("", id="activity", markup=False)
         self.display = False
         self._clock = clock
-        self._animate = animate
+        self._animated = animate
         self._since: float | None = None
         self._text = ""
         self._tick = 0
@@ -54,7 +55,7 @@ class ActivityLine(Static):
 
     def on_mount(self) -> None:
         """Ten steps a second are enough for a spinner and a second counter."""
-        if self._animate:
+        if self._animated:
             self.set_interval(0.1, self._step)
 
     def set_activity(self, text: str, hint: str = "esc to stop") -> None:
@@ -144,7 +145,9 @@ class QueueLine(Static):
         """One line each."""
         self.display = bool(queued)
         self.update(
-            Content("\n").join(Content.assemble(("queued  ", "$foreground 60%"), one_line(text, 300)) for text in queued)
+            Content("\n").join(
+                Content.assemble(("queued  ", "$foreground 60%"), one_line(text, 300)) for text in queued
+            )
         )
 
 
@@ -159,7 +162,11 @@ def status_parts(info: HostInfo, story: Story, n_shown: int) -> tuple[list[tuple
     left = [(one_line(mode), "$accent" if mode == "auto" else ""), (one_line(info.model), "")]
     left.append((one_line(sandbox), "$warning" if info.sandbox == "none" else "$foreground 60%"))
     limit = info.context_limit or (usage.context_limit if usage else 0)
-    right = [(f"context {100 * story.context_tokens // limit}%", _context_style(story.context_tokens / limit))] if limit else []
+    right = (
+        [(f"context {100 * story.context_tokens // limit}%", _context_style(story.context_tokens / limit))]
+        if limit
+        else []
+    )
     if usage is not None:
         right += _usage_parts(usage)
     return left[: 1 + n_shown], right[: 1 + n_shown]
@@ -200,16 +207,13 @@ class StatusLine(Static):
             return
         info, story = self._shown
         for n_shown in range(4, -1, -1):
-            left, right = status_parts(info, story, n_shown)
-            texts = [" · ".join(text for text, _ in side) for side in (left, right)]
-            gap = width - sum(map(cell_len, texts))
-            if gap >= 2 or n_shown == 0:
-                break
-        if gap < 1:
-            self.update(Content(clip(" · ".join(texts), width)))
-            return
-        self.update(Content.assemble(_joined(left), " " * gap, _joined(right)))
+            left, right = (_joined(side) for side in status_parts(info, story, n_shown))
+            gap = width - left.cell_length - right.cell_length
+            if gap >= 2:
+                self.update(Content.assemble(left, " " * gap, right))
+                return
+        self.update(Content(clip((info.mode if story.mode == "" else story.mode), width)))
 
 
 def _joined(parts: list[tuple[str, str]]) -> Content:
-    return Content.assemble(("", "")) if not parts else Content(" · ").join(Content.assemble(part) for part in parts)
+    return Content(" · ").join(Content.assemble(part) for part in parts)

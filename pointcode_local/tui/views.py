@@ -26,7 +26,7 @@ from pointcode_local.render import (
 )
 from pointcode_local.tui.diffview import DiffView
 from pointcode_local.tui.markdown import InertMarkdown
-from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, TextRecord, ThinkingRecord, ToolRecord, UserRecord
+from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, ThinkingRecord, ToolRecord, UserRecord
 
 if TYPE_CHECKING:
     from textual.widgets.markdown import Markdown
@@ -85,7 +85,7 @@ class AnswerView(InertMarkdown):
 class Foldable(Vertical, can_focus=True):
     """A header line over a body that unfolds on a click, Enter or Space."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("enter,space", "toggle", "fold")]
+    BINDINGS: ClassVar[list[BindingType]] = [("enter,space", "fold", "fold")]
 
     def __init__(self, classes: str) -> None:
         super().__init__(classes=f"entry {classes}")
@@ -98,9 +98,9 @@ class Foldable(Vertical, can_focus=True):
     def on_click(self, event: Click) -> None:
         """A click on the header unfolds; a click in the body may be a selection."""
         if event.widget is self.header:
-            self.action_toggle()
+            self.action_fold()
 
-    def action_toggle(self) -> None:
+    def action_fold(self) -> None:
         """Unfold or fold."""
         self.set_unfolded(not self.unfolded)
 
@@ -151,9 +151,13 @@ class ThinkingView(Foldable):
         fold = "▾" if self.unfolded else "▸"
         if self._record.done:
             words = len(self._record.text.split())
-            return Content.assemble((f"{fold} Thought", "$foreground 60%"), (f"  {plural(words, 'word')}", "$foreground 42%"))
+            return Content.assemble(
+                (f"{fold} Thought", "$foreground 60%"), (f"  {plural(words, 'word')}", "$foreground 42%")
+            )
         tail = one_line("".join(self._record.parts[-24:]))[-60:]
-        return Content.assemble((f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$foreground 42%"))
+        return Content.assemble(
+            (f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$foreground 42%")
+        )
 
 
 _GLYPHS = {

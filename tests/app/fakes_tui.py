@@ -64,7 +64,7 @@ class ScriptedAgent:
             elif isinstance(step, PermissionAsked | QuestionAsked):
                 yield step
                 answer = self._answers.setdefault(step.call_id, asyncio.get_running_loop().create_future())
-                while not answer.done() and not self.cancelled:
+                while not answer.done() and not self.cancelled:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 if isinstance(step, PermissionAsked):
                     text = answer.result() if answer.done() else "deny"
