@@ -89,7 +89,7 @@ class PageCounts:
 
 
 class PagePool:
-    """The pages of one group. A page is *used* while references are held, *cached* while only the prefix cache knows it."""
+    """The pages of one group: *used* while references are held, *cached* while only the prefix cache knows them."""
 
     def __init__(self, n_layers: int, n_pages: int, n_kv_heads: int, head_dim: int) -> None:
         shape = (n_layers, n_pages if n_layers else 0, n_kv_heads, PAGE_TOKENS, head_dim)

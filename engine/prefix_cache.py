@@ -156,10 +156,10 @@ class PrefixCache:
         if known.tokens != new.tokens:
             return
         for group in self._kv.groups:
-            if known.pages[group] == NO_PAGE and new.pages[group] != NO_PAGE:
-                if not self._kv.pools[group].is_cached(new.pages[group]):
-                    known.pages[group] = new.pages[group]
-                    self._kv.pools[group].keep_cached(new.pages[group])
+            page, pool = new.pages[group], self._kv.pools[group]
+            if known.pages[group] == NO_PAGE and page != NO_PAGE and not pool.is_cached(page):
+                known.pages[group] = page
+                pool.keep_cached(page)
 
     def _evict(self, group: int) -> bool:
         """Frees one page of the group: the least recently used that no sequence holds."""

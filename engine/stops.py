@@ -1,4 +1,4 @@
-"""Stop strings over token borders: text that might be the beginning of a stop string is held back until it is decided."""
+"""Stop strings over token borders: text that might begin a stop string is held back until it is decided."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""From a model's files to the parts of an engine: native shape, schedules, KV pools, prefill, grammar tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import _native
+from .constrain import GrammarFactory
+from .control import ControlLimits
+from .engine import EngineParts
+from .errors import BackendError
+from .kv_cache import KvCache, KvGeometry
+from .kv_store import KvStore
+from .model_files import ModelFiles
+from .models.config import ModelConfig, WeightKind
+from .models.reference import TorchModel
+from .prefill import TorchPrefill
+from .scheduler import Schedule, build
+from .schedule_check import check
+from .tasks import LayerPlan, ModelPlan
+from .weights import ModelWeights
+
+_STORE_LIMIT_BYTES = 256 << 20
+_SAMPLE_BYTES = 1 << 16
+_ORDER = "lean"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to open a model. None lets the machine decide.
+
+    `kv_bytes` is the budget of the KV cache, `prefill_cache_bytes` what prefill may keep de-quantised, `cache_dir` where
+    computed prefixes survive a restart (None: they do not).
+    """
+
+    backend: str = "auto"
+    n_threads: int | None = None
+    context_tokens: int | None = None
+    kv_bytes: int | None = None
+    prefill_cache_bytes: int | None = None
+    cache_dir: Path | None = None
+    limits: ControlLimits = ControlLimits()
+
+
+def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EngineParts:
+    """The parts of an engine for a model that was opened; raises BackendError for a backend that cannot run here."""
+    config = files.config
+    n_threads = options.n_threads or len(os.sched_getaffinity(0))
+    context_tokens = min(config.max_positions, options.context_tokens or config.max_positions)
+    geometry = kv_geometry(config)
+    budget = options.kv_bytes or _default_kv_bytes(geometry, context_tokens)
+    kv = KvCache(geometry, *geometry.page_counts(budget, options.limits.max_rows, options.limits.chunk_tokens))
+    keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
+    identity = model_identity(files.path, config)
+    store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
+    return EngineParts(
+        name=name,
+        vocab=config.vocab,
+        context_tokens=context_tokens,
+        kv=kv,
+        prefill=TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
+        make_backend=_backend_maker(options.backend, files.weights, kv, n_threads, options.limits.max_rows),
+        grammars=_grammars(files),
+        store=store,
+        salt=identity.encode(),
+        limits=options.limits,
+    )
+
+
+def kv_geometry(config: ModelConfig) -> KvGeometry:
+    """The cache's shape."""
+    return KvGeometry(tuple(s.sliding for s in config.layers), config.n_kv_heads, config.head_dim, config.window)
+
+
+def model_plan(config: ModelConfig) -> ModelPlan:
+    """What the scheduler needs of a configuration."""
+    return ModelPlan(
+        config.hidden,
+        config.n_heads,
+        config.n_kv_heads,
+        config.head_dim,
+        config.vocab,
+        config.n_experts,
+        config.top_k,
+        config.parallel_block,
+        tuple(LayerPlan(s.rope, s.sliding, s.moe, s.intermediate) for s in config.layers),
+    )
+
+
+def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object]]:
+    """The native form of the configuration and weights, and what must stay alive with it."""
+    config = weights.config
+    shape = _native.ModelShape()
+    for field in _SHAPE_FIELDS:
+        setattr(shape, field, getattr(config, field))
+    shape.layers = [
+        _native.LayerShape(rope=s.rope, sliding=s.sliding, moe=s.moe, intermediate=s.intermediate)
+        for s in config.layers
+    ]
+    owners: list[object] = []
+    for layer, kind in weights.slots():
+        tensor = weights.need(layer, WeightKind(kind))
+        owners.append(tensor)
+        native = _native.Weight(
+            _native.WeightFormat(int(tensor.format)),
+            tensor.address,
+            tensor.rows,
+            tensor.cols,
+            tensor.count,
+            tensor.row_bytes,
+            tensor.matrix_bytes,
+        )
+        shape.set_weight(layer, _native.WeightKind(int(kind)), native)
+    return shape, owners
+
+
+_SHAPE_FIELDS = (
+    "hidden n_heads n_kv_heads head_dim vocab n_layers n_experts top_k window parallel_block rope_interleaved "
+    "layer_norm norm_topk softmax_router eps rope_theta attn_scale logit_scale"
+).split()
+
+
+def cpu_backend(
+    weights: ModelWeights, kv: KvCache, n_threads: int, max_rows: int = 8, *, order: str = _ORDER, delay_seed: int = 0
+) -> _native.CpuBackend:
+    """The native interpreter on `n_threads` processors; every schedule is checked first (ScheduleError)."""
+    shape, owners = native_shape(weights)
+    plan = model_plan(weights.config)
+    schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
+    for schedule in schedules:
+        check(plan, schedule)
+    addresses = [[t.data_ptr() for t in kv.layer(i)] for i in range(weights.config.n_layers)]
+    return _native.CpuBackend(
+        shape,
+        [k for k, _ in addresses],
+        [v for _, v in addresses],
+        [_task_lists(s) for s in schedules],
+        max_splits=max(s.n_splits for s in schedules),
+        delay_seed=delay_seed,
+        owners=(owners, kv),
+    )
+
+
+def model_identity(path: Path, config: ModelConfig) -> str:
+    """A hash of the configuration and of samples of the files: another model or another version gives another name."""
+    digest = hashlib.blake2b(json.dumps(asdict(config), sort_keys=True, default=str).encode(), digest_size=12)
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name if path.is_dir() else ''}:{size};".encode())
+        with file.open("rb") as data:
+            for part in range(8):
+                data.seek(max(0, (size - _SAMPLE_BYTES) * part // 7))
+                digest.update(data.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def available_bytes() -> int:
+    """Memory that can be used without swapping."""
+    pages = os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else pages * 4096
+
+
+def _backend_maker(
+    backend: str, weights: ModelWeights, kv: KvCache, n_threads: int, max_rows: int
+) -> Callable[[], _native.StepBackend]:
+    match backend:
+        case "auto" | "cpu":
+            return lambda: cpu_backend(weights, kv, n_threads, max_rows)
+        case _:
+            raise BackendError(f"the backend {backend!r} is not available here; use auto or cpu")
+
+
+def _task_lists(schedule: Schedule) -> tuple[list[object], int, int]:
+    ends = schedule.offsets
+    lists: list[object] = [schedule.tasks[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return lists, schedule.n_counters, schedule.n_queues
+
+
+def _grammars(files: ModelFiles) -> GrammarFactory:
+    tokenizer = files.tokenizer
+    tokens = [tokenizer.token_bytes(i) for i in range(files.config.vocab)]
+    return GrammarFactory(tokens, tokenizer.control_ids, sorted(files.stop_ids), tokenizer.encode)
+
+
+def _default_kv_bytes(geometry: KvGeometry, context_tokens: int) -> int:
+    """Two full contexts, at most a quarter of the free memory, at least 1,024 tokens."""
+    token_bytes = sum(geometry.page_bytes(g) for g in (0, 1)) // 64
+    return max(1024 * token_bytes, min(2 * context_tokens * token_bytes, available_bytes() // 4))
+
+
+def _default_prefill_bytes() -> int:
+    return available_bytes() // 8
