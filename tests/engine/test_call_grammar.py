@@ -1,0 +1,98 @@
+"""Tool-call grammars: what llguidance accepts and refuses under them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointcode_local.engine.call_grammar import tool_call_grammar
+from pointcode_local.engine.chat_formats import format_of
+from pointcode_local.engine.tokenizer import Tokenizer
+from pointcode_local.engine.types import Grammar, ToolSpec
+
+from .tiny_models import Family, write_tokenizer
+
+READ = ToolSpec(
+    "read",
+    "Read a file",
+    {"type": "object", "properties": {"path": {"type": "string"}, "offset": {"type": "integer"}}, "required": ["path"]},
+)
+LIST = ToolSpec("list", "List a folder", {"type": "object", "properties": {}})
+
+
+def tokenizer_of(family: Family, tmp_path: Path) -> Tokenizer:
+    write_tokenizer(family, tmp_path)
+    return Tokenizer.from_folder(tmp_path)
+
+
+def accepts(grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the whole text, markers included, may be written and may end there."""
+    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+    class Words:
+        tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.size)]
+        special_token_ids = sorted(tokenizer.control_ids)
+        eos_token_id = min(tokenizer.end_ids)
+        bos_token_id = None
+
+        def __call__(self, text: str) -> list[int]:
+            return tokenizer.encode(text)
+
+    words: Any = Words()
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(words)), grammar.source)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.encode(text, allow_special=True)
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+GOOD_CHATML = '\n{"name": "read", "arguments": {"path": "a</tool_call>", "offset": 3}}\n</tool_call>'
+BAD_CHATML = [
+    '\n{"name": "write", "arguments": {"path": "a"}}\n</tool_call>',
+    '\n{"name": "read", "arguments": {"offset": 3}}\n</tool_call>',
+    '\n{"name": "read", "arguments": {"path": "a", "mode": 1}}\n</tool_call>',
+    '\n{"name": "read", "arguments": {"path": "a"}}\n',
+    "\nI will read.</tool_call>",
+]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_a_chatml_call_keeps_to_name_and_schema(family: Family, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(family, tmp_path)
+    grammar = tool_call_grammar([READ, LIST], format_of(tokenizer), tokenizer)
+    assert grammar.trigger == "<tool_call>"
+    good = GOOD_CHATML.replace("</tool_call>", "", 1) if family == "qwen2" else GOOD_CHATML
+    assert accepts(grammar, tokenizer, good)
+    assert accepts(grammar, tokenizer, '{"name":"list","arguments":{}}</tool_call>')
+    assert [text for text in BAD_CHATML if accepts(grammar, tokenizer, text)] == []
+
+
+def test_a_cohere_action_is_an_array_of_calls(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("cohere2_moe", tmp_path)
+    grammar = tool_call_grammar([READ, LIST], format_of(tokenizer), tokenizer)
+    one = '{"tool_call_id": "0", "tool_name": "read", "parameters": {"path": "a"}}'
+    two = '{"tool_call_id": "1", "tool_name": "list", "parameters": {}}'
+    assert grammar.trigger == "<|START_ACTION|>"
+    assert accepts(grammar, tokenizer, f"[\n{one},\n{two}\n]<|END_ACTION|>")
+    assert not accepts(grammar, tokenizer, f"{one}<|END_ACTION|>")
+    assert not accepts(grammar, tokenizer, "[]<|END_ACTION|>")
+    assert not accepts(grammar, tokenizer, f"[{one}]"), "the end marker is a token of its own"
+
+
+def test_an_end_marker_cannot_stand_inside_a_string(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("cohere2_moe", tmp_path)
+    grammar = tool_call_grammar([READ], format_of(tokenizer), tokenizer)
+    inside = '[{"tool_call_id": "0", "tool_name": "read", "parameters": {"path": "a<|END_ACTION|>b"}}]<|END_ACTION|>'
+    assert not accepts(grammar, tokenizer, inside)
+
+
+def test_a_forced_reply_is_calls_and_nothing_else(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("llama", tmp_path)
+    form = format_of(tokenizer)
+    call = '<tool_call>\n{"name": "list", "arguments": {}}\n</tool_call>'
+    many = tool_call_grammar([READ, LIST], form, tokenizer, forced=True)
+    assert many.trigger == "" and accepts(many, tokenizer, call) and accepts(many, tokenizer, call + "\n" + call)
+    assert not accepts(many, tokenizer, "Hello")
+    single = tool_call_grammar([LIST], form, tokenizer, forced=True, parallel=False)
+    assert accepts(single, tokenizer, call) and not accepts(single, tokenizer, call + "\n" + call)
