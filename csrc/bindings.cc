@@ -1,4 +1,4 @@
-// The Python module `_native`: the only file that knows Python. One bind_* function per area.
+// The Python module `_native`: task layout and decode service here, the rest in bindings_*.cc.
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings.h"
 #include "decode_service.h"
 #include "model_shape.h"
 #include "step_backend.h"
@@ -62,6 +63,7 @@ void bind_task(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(TaskDescriptor, opcode, layer, tile_begin, tile_count, split, n_splits, k_tiles, flags,
                        wait_counter, wait_target, signal, queue, n_rows, slice_lo, slice_hi, wave, ordinal, reserved);
   m.attr("TASK_DTYPE") = py::dtype::of<TaskDescriptor>();
+  m.def("task_dtype", [] { return py::dtype::of<TaskDescriptor>(); });
   m.attr("TILE_ROWS") = kTileRows;
   m.attr("PAGE_TOKENS") = kPageTokens;
   m.attr("MAX_ROWS") = kMaxRows;
@@ -235,4 +237,8 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "Native part of the engine: task layout, CPU backend, decode service.";
   pointcode::bind_task(m);
   pointcode::bind_service(m);
+  pointcode::bind_model(m);
+  pointcode::bind_linear(m);
+  pointcode::bind_sampling(m);
+  pointcode::bind_cpu(m);
 }

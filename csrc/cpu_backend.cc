@@ -1,0 +1,241 @@
+#include "cpu_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "check.h"
+
+namespace pointcode {
+namespace {
+
+constexpr int kSpins = 300;        // pauses before a waiting processor yields its core (about 10 us)
+constexpr int kIdleSpins = 2000;   // pauses before an idle worker goes to sleep (about 80 us)
+constexpr int kYieldsPerClock = 16;  // yields between looks at the clock
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+int count_processors(const std::vector<Schedule>& schedules) {
+  size_t n = 0;
+  for (const Schedule& schedule : schedules) {
+    CHECK_THAT(schedule.empty() || n == 0 || schedule.lists.size() == n, "schedules are for ", n, " and ",
+               schedule.lists.size(), " processors");
+    n = std::max(n, schedule.lists.size());
+  }
+  return static_cast<int>(std::max<size_t>(n, 1));
+}
+
+int32_t most_splits(const CpuBackendConfig& config) {
+  int32_t n = config.max_splits;
+  for (const Schedule& schedule : config.schedules) {
+    for (const auto& list : schedule.lists) {
+      for (const TaskDescriptor& task : list) {
+        if (task.opcode != static_cast<int32_t>(Opcode::kMoeCombine)) n = std::max(n, task.n_splits);
+      }
+    }
+  }
+  return n;
+}
+
+void grow(std::vector<PaddedCounter>& counters, int32_t n) {
+  if (counters.size() < static_cast<size_t>(n)) counters = std::vector<PaddedCounter>(static_cast<size_t>(n));
+}
+
+void zero(std::vector<PaddedCounter>& counters) {
+  for (PaddedCounter& counter : counters) counter.value.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(ModelShape model, CpuBackendConfig config)
+    : model_(std::move(model)),
+      config_(std::move(config)),
+      n_processors_(count_processors(config_.schedules)),
+      buffers_(model_, most_splits(config_)),
+      context_(model_, dot_table(config_.isa), buffers_),
+      scratch_(static_cast<size_t>(n_processors_)),
+      sampler_(model_.vocab) {
+  CHECK_THAT(config_.caches.size() == static_cast<size_t>(model_.n_layers), "KV pages of ", config_.caches.size(),
+             " layers came for ", model_.n_layers);
+  CHECK_THAT(config_.kv_format == WeightFormat::kF32 || config_.kv_format == WeightFormat::kF16 ||
+                 config_.kv_format == WeightFormat::kBf16,
+             "KV pages are F32, F16 or BF16");
+  context_.caches = config_.caches;
+  context_.kv_format = config_.kv_format;
+  for (const Schedule& schedule : config_.schedules) validate(schedule);
+  for (int p = 1; p < n_processors_; ++p) workers_.emplace_back([this, p] { worker_loop(p); });
+}
+
+CpuBackend::~CpuBackend() {
+  stopping_.store(true, std::memory_order_relaxed);  // published by generation_
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void CpuBackend::validate(const Schedule& schedule) const {
+  for (const auto& list : schedule.lists) {
+    for (const TaskDescriptor& task : list) {
+      validate_task(context_, task, schedule.n_queues);
+      CHECK_THAT(task.signal >= kNone && task.signal < schedule.n_counters, opcode_name(task.opcode), ": counter ",
+                 task.signal, " is none of ", schedule.n_counters);
+      for (const int32_t counter : task.wait_counter) {
+        CHECK_THAT(counter >= kNone && counter < schedule.n_counters, opcode_name(task.opcode), ": counter ", counter,
+                   " is none of ", schedule.n_counters);
+      }
+    }
+  }
+}
+
+void CpuBackend::set_batch(const std::vector<BatchRow>& rows) {
+  CHECK_THAT(rows.size() <= config_.schedules.size() && (rows.empty() || !config_.schedules[rows.size() - 1].empty()),
+             "no schedule for ", rows.size(), " rows");
+}
+
+void CpuBackend::step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) {
+  run_forward(rows);
+  results.resize(rows.size());
+  for (size_t r = 0; r < rows.size(); ++r) {
+    sampler_.sample(buffers_.logits.data() + r * static_cast<size_t>(model_.vocab), rows[r], results[r]);
+  }
+}
+
+void CpuBackend::run_forward(const std::vector<BatchRow>& rows) {
+  set_batch(rows);
+  if (rows.empty()) return;
+  context_.rows = &rows;
+  begin_step(context_);
+  execute(rows, config_.schedules[rows.size() - 1]);
+}
+
+void CpuBackend::run_lists(const std::vector<BatchRow>& rows, const Schedule& schedule) {
+  CHECK_THAT(schedule.lists.size() == static_cast<size_t>(n_processors_), "lists for ", schedule.lists.size(),
+             " processors, the backend has ", n_processors_);
+  validate(schedule);
+  context_.rows = &rows;
+  execute(rows, schedule);
+}
+
+void CpuBackend::execute(const std::vector<BatchRow>& rows, const Schedule& schedule) {
+  CHECK_THAT(!failed_.load(std::memory_order_acquire), "the backend has failed and must be rebuilt: ", failure_);
+  check_pages(rows);
+  zero(counters_[set_]);
+  zero(queues_[set_]);
+  set_ ^= 1;
+  grow(counters_[set_], schedule.n_counters);
+  grow(queues_[set_], schedule.n_queues);
+  context_.queues = queues_[set_].data();
+  schedule_ = &schedule;
+  ++n_steps_;
+  running_.store(n_processors_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  run_list(0);
+  for (int spins = 0; running_.load(std::memory_order_acquire) > 0; ++spins) {
+    if (spins < kSpins) {
+      pause_briefly();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  if (failed_.load(std::memory_order_acquire)) fail(failure_);
+}
+
+// Every KV group that the model has must have a page for the row's position.
+void CpuBackend::check_pages(const std::vector<BatchRow>& rows) const {
+  for (int group = 0; group < 2; ++group) {
+    const bool used = std::any_of(model_.layers.begin(), model_.layers.end(),
+                                  [group](const LayerShape& layer) { return layer.sliding == (group == 1); });
+    for (const BatchRow& row : rows) {
+      CHECK_THAT(!used || (row.pages[group] != nullptr && row.position / kPageTokens < row.n_pages[group]), "request ",
+                 row.request, " has ", row.n_pages[group], " pages of KV group ", group, " and stands at position ",
+                 row.position);
+    }
+  }
+}
+
+void CpuBackend::worker_loop(int processor) {
+  uint32_t seen = 0;
+  while (true) {
+    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
+      if (spins < kIdleSpins) {
+        pause_briefly();
+      } else {
+        generation_.wait(seen, std::memory_order_acquire);
+      }
+    }
+    ++seen;
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    run_list(processor);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void CpuBackend::run_list(int processor) {
+  WorkerScratch& scratch = scratch_[static_cast<size_t>(processor)];
+  try {
+    for (const TaskDescriptor& task : schedule_->lists[static_cast<size_t>(processor)]) {
+      if (config_.delay_seed != 0) delay(task);
+      for (int i = 0; i < kMaxWaits; ++i) {
+        if (!wait_for(task, processor, i)) return;
+      }
+      run_task(context_, task, scratch);
+      if (config_.delay_seed != 0) delay(task);
+      if (task.signal == kNone) continue;
+      // release: pairs with the acquire in wait_for
+      counters_[set_][static_cast<size_t>(task.signal)].value.fetch_add(1, std::memory_order_release);
+    }
+  } catch (const std::exception& error) {
+    record_failure(join_text("processor ", processor, ": ", error.what()));
+  }
+}
+
+// True when the counter has reached its target; false when another processor failed. Throws when the time is up.
+bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
+  if (task.wait_counter[wait] == kNone) return true;
+  const auto& counter = counters_[set_][static_cast<size_t>(task.wait_counter[wait])].value;
+  const int32_t wanted = task.wait_target[wait];
+  for (int spins = 0; spins < kSpins; ++spins) {
+    if (counter.load(std::memory_order_acquire) >= wanted) return true;
+    pause_briefly();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto limit = std::chrono::milliseconds(config_.wait_limit_ms);
+  for (int yields = 1; counter.load(std::memory_order_acquire) < wanted; ++yields) {
+    if (failed_.load(std::memory_order_acquire)) return false;
+    std::this_thread::yield();
+    if (yields % kYieldsPerClock != 0 || std::chrono::steady_clock::now() - begin < limit) continue;
+    const int32_t seen = counter.load(std::memory_order_acquire);
+    record_failure(join_text("barrier time-out after ", config_.wait_limit_ms, " ms: processor ", processor, ", task ",
+                             task.ordinal, " (", opcode_name(task.opcode), ", layer ", task.layer, "), counter ",
+                             task.wait_counter[wait], ": seen ", seen, ", wanted ", wanted));
+    return false;
+  }
+  return true;
+}
+
+// Up to about 60 us, different for every (seed, step, task) and for each of its two calls.
+void CpuBackend::delay(const TaskDescriptor& task) const {
+  static thread_local uint64_t calls = 0;
+  const uint64_t random = mix64(mix64(config_.delay_seed + n_steps_) ^ mix64(static_cast<uint64_t>(task.ordinal) << 20 ^ ++calls));
+  if (random >> 62 == 0) std::this_thread::yield();
+  for (uint64_t i = random % 1500; i > 0; --i) pause_briefly();
+}
+
+void CpuBackend::record_failure(const std::string& message) {
+  const std::lock_guard lock(failure_mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return;
+  failure_ = message;
+  failed_.store(true, std::memory_order_release);
+}
+
+}  // namespace pointcode

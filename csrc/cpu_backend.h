@@ -1,0 +1,94 @@
+// The CPU backend: worker threads that run the same task lists and counters as the megakernel.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu_ops.h"
+#include "sampling.h"
+#include "step_backend.h"
+
+namespace pointcode {
+
+// Task lists for one number of rows: lists[p] is what processor p runs, in order.
+struct Schedule {
+  std::vector<std::vector<TaskDescriptor>> lists;
+  int32_t n_counters = 0, n_queues = 0;
+  bool empty() const { return lists.empty(); }
+};
+
+struct CpuBackendConfig {
+  std::vector<LayerCache> caches;  // per layer
+  WeightFormat kv_format = WeightFormat::kF32;
+  std::vector<Schedule> schedules;  // [n_rows - 1]; empty where that many rows cannot run
+  int32_t wait_limit_ms = 10000;    // bound of every wait
+  uint64_t delay_seed = 0;          // not 0: tasks are delayed at random, to provoke races
+  Isa isa = Isa::kPortable;
+  int32_t max_splits = 1;  // attention splits that the buffers must hold, at least those of the schedules
+};
+
+// Processor 0 is the thread that calls `step`; the others are threads owned by the backend, asleep between steps.
+//
+// Sync sites                 producer                      consumer                      order
+//   counters_[set][i]        task's end, +1 (release)      task's waits (acquire)        zeroed by the caller a step later
+//   queues_[set][i]          claim, +1 (relaxed)           the claimers themselves       zeroed by the caller a step later
+//   generation_              caller, +1 (release)          idle workers (acquire)        never reset
+//   running_                 worker, -1 (release)          caller (acquire)              set by the caller before generation_
+//   failed_                  first failing processor       every wait                    never reset: rebuild the backend
+class CpuBackend final : public StepBackend {
+ public:
+  CpuBackend(ModelShape model, CpuBackendConfig config);
+  ~CpuBackend() override;
+  CpuBackend(const CpuBackend&) = delete;
+  CpuBackend& operator=(const CpuBackend&) = delete;
+
+  void set_batch(const std::vector<BatchRow>& rows) override;
+  void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override;
+  std::string name() const override { return "cpu"; }
+
+  // For tests: runs the lists alone (no embeddings, no sampling) on the rows.
+  void run_lists(const std::vector<BatchRow>& rows, const Schedule& schedule);
+  // Embeddings and lists, no sampling: `buffers().logits` holds the result.
+  void run_forward(const std::vector<BatchRow>& rows);
+
+  StepBuffers& buffers() { return buffers_; }
+  const ModelShape& model() const { return model_; }
+  const DotTable& kernels() const { return *context_.kernels; }
+  int n_processors() const { return n_processors_; }
+
+ private:
+  void validate(const Schedule& schedule) const;
+  void check_pages(const std::vector<BatchRow>& rows) const;
+  void execute(const std::vector<BatchRow>& rows, const Schedule& schedule);
+  void worker_loop(int processor);
+  void run_list(int processor);
+  bool wait_for(const TaskDescriptor& task, int processor, int wait);
+  void delay(const TaskDescriptor& task) const;
+  void record_failure(const std::string& message);
+
+  ModelShape model_;
+  CpuBackendConfig config_;
+  int n_processors_ = 1;
+  StepBuffers buffers_;
+  StepContext context_;
+  std::vector<WorkerScratch> scratch_;
+  Sampler sampler_;
+
+  std::vector<PaddedCounter> counters_[2], queues_[2];
+  int set_ = 0;
+  uint64_t n_steps_ = 0;
+  const Schedule* schedule_ = nullptr;
+
+  std::atomic<uint32_t> generation_{0};
+  std::atomic<int32_t> running_{0};
+  std::atomic<bool> stopping_{false}, failed_{false};
+  std::mutex failure_mutex_;
+  std::string failure_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace pointcode
