@@ -11,6 +11,7 @@ constexpr int kPageTokens = 64;  // tokens of one KV page
 constexpr int kMaxRows = 8;      // live sequences in one step
 constexpr int kMaxWaits = 3;     // counters one task may wait on
 constexpr int kNone = -1;        // "no counter", "no queue"
+constexpr int kMoeBlockTiles = 8;  // tiles of one claimed item of the MOE_* opcodes
 
 enum class Opcode : int32_t {
   kAddRmsNorm = 0,

@@ -1,11 +1,15 @@
-"""Types of the native extension (csrc/bindings.cc)."""
+"""Types of the native extension (csrc/bindings*.cc)."""
 
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 
 import numpy as np
+from numpy.typing import NDArray
 
 TASK_DTYPE: np.dtype[np.void]
 """One task descriptor: 32 x int32, field names as in csrc/task.h (wait_counter and wait_target hold 3, reserved 11)."""
+
+def task_dtype() -> np.dtype[np.void]: ...
 
 TILE_ROWS: int
 PAGE_TOKENS: int
@@ -143,3 +147,219 @@ class DecodeService:
     def steps(self) -> int: ...
     @property
     def busy_ns(self) -> int: ...
+
+# ------------------------------------------------------------------ model
+class WeightFormat(IntEnum):
+    """Storage of a weight; the Q formats are GGUF's, in their file layout."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    Q8_0 = 3
+    Q4_0 = 4
+    Q4_1 = 5
+    Q5_0 = 6
+    Q5_1 = 7
+    Q4_K = 8
+    Q5_K = 9
+    Q6_K = 10
+
+class WeightKind(IntEnum):
+    """What a weight is for; the last three are per model and stored at layer = n_layers."""
+
+    NORM_ATTN = 0
+    Q = 1
+    K = 2
+    V = 3
+    Q_BIAS = 4
+    K_BIAS = 5
+    V_BIAS = 6
+    O = 7  # noqa: E741
+    NORM_FFN = 8
+    GATE = 9
+    UP = 10
+    DOWN = 11
+    ROUTER = 12
+    EXPERT_GATE = 13
+    EXPERT_UP = 14
+    EXPERT_DOWN = 15
+    FINAL_NORM = 16
+    LM_HEAD = 17
+    EMBED = 18
+
+class Weight:
+    """A row-major (rows, cols) matrix at `address`, or `count` of them; the caller keeps the memory alive.
+
+    Norms and biases are matrices of one row. Strides left at 0 mean densely packed.
+    """
+
+    def __init__(
+        self,
+        format: WeightFormat,
+        address: int,
+        rows: int,
+        cols: int,
+        count: int = 1,
+        row_bytes: int = 0,
+        matrix_bytes: int = 0,
+    ) -> None: ...
+    @property
+    def format(self) -> WeightFormat: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def matrix_bytes(self) -> int: ...
+
+class LayerShape:
+    """One layer; `intermediate` is the width of the dense FFN, or of one expert."""
+
+    def __init__(self, *, rope: bool, sliding: bool, moe: bool, intermediate: int) -> None: ...
+    @property
+    def rope(self) -> bool: ...
+    @property
+    def sliding(self) -> bool: ...
+    @property
+    def moe(self) -> bool: ...
+    @property
+    def intermediate(self) -> int: ...
+
+class ModelShape:
+    """A model's sizes, constants and weights (csrc/model_shape.h). Set `n_layers` before the first `set_weight`."""
+
+    hidden: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab: int
+    n_layers: int
+    n_experts: int
+    top_k: int
+    window: int
+    parallel_block: bool
+    rope_interleaved: bool
+    layer_norm: bool
+    norm_topk: bool
+    softmax_router: bool
+    eps: float
+    rope_theta: float
+    attn_scale: float
+    logit_scale: float
+    layers: list[LayerShape]
+    def __init__(self) -> None: ...
+    def set_weight(self, layer: int, kind: WeightKind, weight: Weight) -> None: ...
+    def weight(self, layer: int, kind: WeightKind) -> Weight: ...
+
+# ------------------------------------------------------------------ matrix helpers
+class Isa(IntEnum):
+    """Instruction sets of the CPU kernels."""
+
+    PORTABLE = 0
+    AVX2 = 1
+    AVX512 = 2
+
+def best_isa() -> Isa: ...
+def packed_row_bytes(format: WeightFormat, cols: int) -> int: ...
+def dequantize(
+    weight: Weight, out: NDArray[np.float32], index: int = 0, n_threads: int = 1, isa: Isa | None = None
+) -> None:
+    """Writes matrix `index` of the weight into the C-contiguous (rows, cols) array `out`. Releases the GIL."""
+
+def linear(
+    weight: Weight, x: NDArray[np.float32], index: int = 0, n_threads: int = 1, isa: Isa | None = None
+) -> NDArray[np.float32]:
+    """x (n, cols) times the transposed matrix: (n, rows). Meant for n <= 64. Releases the GIL."""
+
+# ------------------------------------------------------------------ sampling
+class RowStatus(IntEnum):
+    """Whether a row of a step gave a token."""
+
+    OK = 0
+    NAN = 1
+
+class RowResult:
+    """A row's chosen token; `logprobs` holds (token, natural-log probability), the chosen token first."""
+
+    @property
+    def token(self) -> int: ...
+    @property
+    def status(self) -> RowStatus: ...
+    @property
+    def logprobs(self) -> list[tuple[int, float]]: ...
+
+def sample(
+    logits: NDArray[np.float32],
+    config: SamplingConfig,
+    position: int,
+    token_mask: NDArray[np.uint32] | None = None,
+    history: Sequence[int] = (),
+) -> RowResult:
+    """Samples as a decode step does. `position` is that of the token the (vocab,) logits follow."""
+
+def token_noise(seed: int, position: int, token: int) -> float:
+    """The uniform noise on (0, 1) that the draw gives a token (csrc/sampling.h)."""
+
+# ------------------------------------------------------------------ CPU backend
+ScheduleLists = tuple[Sequence[NDArray[np.void]], int, int]
+"""(one contiguous TASK_DTYPE array per processor, number of counters, number of queues)"""
+
+class StepRow:
+    """One sequence of a step, for callers without the decode service. Pages map logical to physical pages."""
+
+    token: int
+    position: int
+    history: list[int]
+    def __init__(
+        self,
+        *,
+        token: int,
+        position: int,
+        full_pages: NDArray[np.int32] = ...,
+        sliding_pages: NDArray[np.int32] = ...,
+        sampling: SamplingConfig = ...,
+        token_mask: NDArray[np.uint32] | None = None,
+        history: Sequence[int] = (),
+    ) -> None: ...
+
+class CpuBackend(StepBackend):
+    """Runs task lists on one thread per processor (csrc/cpu_backend.h). Failures are RuntimeError; then rebuild it.
+
+    k_pages and v_pages: per layer the address of (page, KV head, 64, head_dim) values of `kv_format` (F32, F16, BF16).
+    schedules[n - 1]: the lists for n rows, or None. `owners` is kept alive with the backend (arrays that the model and
+    the page addresses point into). `delay_seed` other than 0 delays tasks at random. isa None: the best there is.
+    """
+
+    def __init__(
+        self,
+        model: ModelShape,
+        k_pages: Sequence[int],
+        v_pages: Sequence[int],
+        schedules: Sequence[ScheduleLists | None],
+        *,
+        kv_format: WeightFormat = ...,
+        wait_limit_ms: int = 10000,
+        delay_seed: int = 0,
+        isa: Isa | None = None,
+        max_splits: int = 1,
+        owners: object = None,
+    ) -> None: ...
+    @property
+    def n_processors(self) -> int: ...
+    def step(self, rows: Sequence[StepRow]) -> list[RowResult]:
+        """Embeds, runs the lists and samples."""
+
+    def forward(self, rows: Sequence[StepRow]) -> NDArray[np.float32]:
+        """Embeds and runs the lists; returns a copy of the logits (rows, vocab)."""
+
+    def run_lists(self, rows: Sequence[StepRow], lists: ScheduleLists) -> None:
+        """Runs these lists alone on the buffers as they are, for tests of single opcodes."""
+
+    def buffer(self, name: str) -> np.ndarray:
+        """The named activation buffer of docs/tasks.md over the backend's memory, laid out for 8 rows."""
