@@ -20,14 +20,13 @@ from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .models.reference import TorchModel
 from .prefill import TorchPrefill
-from .scheduler import Schedule, build
 from .schedule_check import check
+from .scheduler import Schedule, build
 from .tasks import LayerPlan, ModelPlan
 from .weights import ModelWeights
 
 _STORE_LIMIT_BYTES = 256 << 20
 _SAMPLE_BYTES = 1 << 16
-_ORDER = "lean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +125,18 @@ _SHAPE_FIELDS = (
 
 
 def cpu_backend(
-    weights: ModelWeights, kv: KvCache, n_threads: int, max_rows: int = 8, *, order: str = _ORDER, delay_seed: int = 0
+    weights: ModelWeights,
+    kv: KvCache,
+    n_threads: int,
+    max_rows: int = 8,
+    *,
+    order: str | None = None,
+    delay_seed: int = 0,
 ) -> _native.CpuBackend:
     """The native interpreter on `n_threads` processors; every schedule is checked first (ScheduleError)."""
     shape, owners = native_shape(weights)
     plan = model_plan(weights.config)
+    order = order or ("lean" if weights.config.parallel_block else "shipped")
     schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
     for schedule in schedules:
         check(plan, schedule)
