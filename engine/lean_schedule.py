@@ -68,7 +68,7 @@ def _layer(
     fused = TaskFlag.FUSED_NORM
     waves: list[Wave] = []
     if spec.moe:
-        router = gemm_tasks(Opcode.ROUTER_GEMM, layer, plan.n_experts // 16, plan.hidden, n, flags=fused, n_rows=rows)
+        router = gemm_tasks(Opcode.ROUTER_GEMM, layer, plan.router_tiles, plan.hidden, n, flags=fused, n_rows=rows)
         waves.append(Wave(here + "router", router, before, processor=np.arange(len(router), dtype=np.int32)))
     qkv, qkv_owner = _qkv(plan, layer, n, fused | sliding | (TaskFlag.ROPE if spec.rope else 0), rows)
     waves.append(Wave(here + "qkv", qkv, before, processor=qkv_owner))

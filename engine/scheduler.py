@@ -209,7 +209,7 @@ def _moe_waves(
 
     def router() -> Wave:
         return wave(
-            "router", gemm_tasks(Opcode.ROUTER_GEMM, layer, plan.n_experts // 16, plan.hidden, n, n_rows=rows), "norm"
+            "router", gemm_tasks(Opcode.ROUTER_GEMM, layer, plan.router_tiles, plan.hidden, n, n_rows=rows), "norm"
         )
 
     def topk() -> Wave:

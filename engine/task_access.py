@@ -141,7 +141,7 @@ def _down(plan: ModelPlan, task: TaskView, hidden: Access) -> Accesses:
 def _moe(plan: ModelPlan, task: TaskView) -> Accesses:
     layer, rows = task.layer, task.n_rows
     pairs = rows * plan.top_k
-    logits = _whole("router_logits", layer, plan.n_experts // TILE_ROWS)
+    logits = _whole("router_logits", layer, plan.router_tiles)
     routed = [logits] if task.has(TaskFlag.FUSED_TOPK) else [_whole("route", layer, 1)]
     match task.opcode:
         case Opcode.ROUTER_GEMM:

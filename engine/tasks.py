@@ -62,6 +62,11 @@ class ModelPlan:
     def hidden_tiles(self) -> int:
         return self.hidden // TILE_ROWS
 
+    @property
+    def router_tiles(self) -> int:
+        """Tiles of the router's logits; the last one may be cut short."""
+        return -(-self.n_experts // TILE_ROWS)
+
 
 @dataclass(frozen=True, slots=True)
 class Wave:
