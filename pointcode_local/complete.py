@@ -53,6 +53,14 @@ def parse_slash(text: str) -> tuple[str, str] | None:
     return match.group(1), (match.group(2) or "").strip()
 
 
+def commands_help(commands: Sequence[SlashCommand], width: int = 0) -> str:
+    """The commands and what they do, one a line."""
+    names = [f"/{command.name} {command.argument}".rstrip() for command in commands]
+    width = width or max(map(len, names))
+    lines = (f"  {name:<{width}}  {c.summary}" for name, c in zip(names, commands, strict=True))
+    return "Commands\n" + "\n".join(lines)
+
+
 def matching_commands(prefix: str) -> list[SlashCommand]:
     """Commands whose name begins with `prefix` (without the slash)."""
     return [command for command in COMMANDS if command.name.startswith(prefix)]

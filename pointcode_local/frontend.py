@@ -20,7 +20,7 @@ class HostInfo:
 
     model: str  # e.g. "qwen2.5-coder-0.5b"
     backend: str  # e.g. "cpu", "megakernel", "http://…"
-    sandbox: str  # e.g. "bubblewrap", "landlock", "none"
+    sandbox: str  # e.g. "bubblewrap", "landlock", "none"; "" not known yet
     mode: str  # permission mode: ask, accept-edits, plan, auto
     cwd: Path
     context_limit: int = 0  # tokens; 0: not known yet
@@ -53,6 +53,14 @@ class AgentLike(Protocol):
 
     def cancel(self) -> None:
         """Stop the running turn at once; its stream still ends with `TurnFinished("cancelled")`."""
+        ...
+
+    def take_queue(self) -> list[str]:
+        """Take back the prompts that wait, to put them into the editor after a cancel."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Tell the model what happened outside of its turns; it reads it with the next prompt. Not during a turn."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""`!command`: a command that the person runs themselves, shown like a tool call. The model does not see it."""
+"""`!command`: a command that the person runs, shown like a tool call; the model reads it with the next prompt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pointcode_local.events import AgentEvent, ToolFinished, ToolProgress, ToolS
 from pointcode_local.render import one_line
 
 _KEPT_CHARS = 400_000
+_TOLD_CHARS = 8_000
 _PIPE_GRACE_S = 0.5  # a background child may hold the pipe after the shell is gone
 
 
@@ -20,16 +21,11 @@ async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator
     """Run `command` in the person's shell; yields started, progress and finished. Closing the iterator kills it."""
     arguments = {"command": command}
     yield ToolStarted(call_id, "shell", arguments, f"!{one_line(command)}")
-    process = await asyncio.create_subprocess_exec(
-        os.environ.get("SHELL") or "/bin/sh",
-        "-c",
-        command,
-        cwd=cwd,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
+    try:
+        process = await _start(command, cwd)
+    except OSError as error:
+        yield ToolFinished(call_id, "shell", arguments, f"cannot start the shell: {error.strerror}", is_error=True)
+        return
     output = ""
     try:
         async for text in _read(process):
@@ -43,6 +39,25 @@ async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator
     note = f"exit code {code}" if code else ""
     text = "\n".join(part for part in (output.rstrip("\n"), note) if part)
     yield ToolFinished(call_id, "shell", arguments, text, is_error=code != 0)
+
+
+def note_for_model(event: ToolFinished) -> str:
+    """What the model is told about a command that the person ran."""
+    shown = event.text if len(event.text) <= _TOLD_CHARS else "…" + event.text[-_TOLD_CHARS:]
+    return f"The user ran this command: {event.arguments['command']}\nIts output:\n{shown or '(none)'}"
+
+
+async def _start(command: str, cwd: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        os.environ.get("SHELL") or "/bin/sh",
+        "-c",
+        command,
+        cwd=cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 async def _read(process: asyncio.subprocess.Process) -> AsyncIterator[str]:

@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from pointcode_local.complete import MODES, PromptHistory, fuzzy_paths, list_files, parse_slash
-from pointcode_local.events import AgentEvent, Answer, ErrorRaised, PermissionAsked, Prompt, SetMode
+from pointcode_local.events import AgentEvent, Answer, ErrorRaised, PermissionAsked, Prompt, SetMode, ToolFinished
 from pointcode_local.frontend import AgentLike, Host, HostError, Progress
 from pointcode_local.tui.commands import CommandRunner, Mode
 from pointcode_local.tui.composer import Choices, Composer
@@ -26,7 +26,7 @@ from pointcode_local.tui.story import NoticeKind, Record, Story
 from pointcode_local.tui.theme import DARK, LIGHT, choose_theme, no_color
 from pointcode_local.tui.transcript import Transcript
 from pointcode_local.tui.welcome import Welcome
-from pointcode_local.usershell import run_user_shell
+from pointcode_local.usershell import note_for_model, run_user_shell
 
 FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
@@ -83,6 +83,7 @@ class PointcodeApp(App[int]):
         self._waiting_prompts: list[str] = []
         self._turn: asyncio.Task[None] | None = None
         self._user_shell: asyncio.Task[None] | None = None
+        self._notes: list[str] = []  # for the model, once the turn is over
         self._n_user_shells = 0
         self._progress: Progress | None = None
         self._opening = False
@@ -96,6 +97,7 @@ class PointcodeApp(App[int]):
         self._queue = QueueLine()
         self._choices = Choices()
         self._composer = Composer(self._choices, self._history)
+        self._composer.cursor_blink = animate
         self._status = StatusLine()
 
     # ----------------------------------------------------------------- set-up
@@ -153,6 +155,9 @@ class PointcodeApp(App[int]):
             self.use_agent(await open_it(on_progress))
         except HostError as error:
             await self.note(str(error), "error")
+        except Exception as error:  # noqa: BLE001  (front-end loop: the screen says what went wrong)
+            _log.exception("opening failed")
+            await self.note(f"{type(error).__name__}: {error}", "error")
         finally:
             self._opening = False
             self._progress = None
@@ -244,13 +249,30 @@ class PointcodeApp(App[int]):
     async def _play(self, agent: AgentLike, prompt: str) -> None:
         await self._consume(agent.run(prompt))
         self._turn = None
+        if waiting := agent.take_queue():  # after a cancel: back into the editor, nothing is lost
+            self._composer.set_text("\n".join([*waiting, *filter(None, [self._composer.text])]))
+            self.story.queued.clear()
+        for note in self._notes:
+            agent.note(note)
+        self._notes.clear()
         self._mail.set()
+
+    async def _noted(self, stream: AsyncIterator[AgentEvent]) -> AsyncIterator[AgentEvent]:
+        """The same events; the model learns of the command's end, though not in the middle of a turn."""
+        async for event in stream:
+            yield event
+            if isinstance(event, ToolFinished):
+                self._notes.append(note_for_model(event))
+        if self.agent is not None and self._turn is None:
+            for note in self._notes:
+                self.agent.note(note)
+            self._notes.clear()
 
     async def _play_user_shell(self, command: str) -> None:
         self._n_user_shells += 1
         stream = run_user_shell(command, self._host.info.cwd, f"user-shell-{self._n_user_shells}")
         try:
-            await self._consume(stream)
+            await self._consume(self._noted(stream))
         finally:
             self._user_shell = None
             self._mail.set()

@@ -160,7 +160,8 @@ def status_parts(info: HostInfo, story: Story, n_shown: int) -> tuple[list[tuple
     mode = story.mode or info.mode
     sandbox = "no sandbox" if info.sandbox == "none" else info.sandbox
     left = [(one_line(mode), "$accent" if mode == "auto" else ""), (one_line(info.model), "")]
-    left.append((one_line(sandbox), "$warning" if info.sandbox == "none" else "$foreground 60%"))
+    if sandbox:
+        left.append((one_line(sandbox), "$warning" if info.sandbox == "none" else "$foreground 60%"))
     limit = info.context_limit or (usage.context_limit if usage else 0)
     right = (
         [(f"context {100 * story.context_tokens // limit}%", _context_style(story.context_tokens / limit))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from pointcode_local.complete import COMMANDS, MODE_MEANING
+from pointcode_local.complete import COMMANDS, MODE_MEANING, commands_help
 from pointcode_local.frontend import HostInfo
 from pointcode_local.render import one_line
 
@@ -53,7 +53,7 @@ class Welcome(Static):
             _row("folder", one_line(str(info.cwd))),
             _row("model", f"{one_line(info.model)} ({one_line(info.backend)})"),
             _row("mode", f"{one_line(info.mode)}: {mode}" if mode else one_line(info.mode)),
-            Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox),
+            *([Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox)] if info.sandbox else []),
             Content(""),
             Content.assemble(("Say what you want done, for example", "$foreground 60%")),
             *(Content.assemble(("  › ", "$primary"), example) for example in _EXAMPLES),
@@ -78,9 +78,7 @@ def _row(name: str, value: str) -> Content:
 
 
 def help_text() -> str:
-    """Keys and commands, as plain text for any front end."""
+    """Keys and commands, as plain text."""
     width = max(len(keys) for keys, _ in KEYS)
     keys = "\n".join(f"  {key:<{width}}  {what}" for key, what in KEYS)
-    names = [f"/{command.name} {command.argument}".rstrip() for command in COMMANDS]
-    commands = "\n".join(f"  {name:<{width}}  {c.summary}" for name, c in zip(names, COMMANDS, strict=True))
-    return f"Keys\n{keys}\nCommands\n{commands}"
+    return f"Keys\n{keys}\n{commands_help(COMMANDS, width)}"

@@ -35,9 +35,11 @@ class ScriptedAgent:
     sent: list[Command] = field(default_factory=list)
     played: list[AgentEvent] = field(default_factory=list)
     cancelled: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._gate = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._released = False
         self._answers: dict[str, asyncio.Future[str]] = {}
         self._extra: list[AgentEvent] = []
         self._queue: list[str] = []
@@ -48,7 +50,7 @@ class ScriptedAgent:
             async for event in self._turn(prompt):
                 self.played.append(event)
                 yield event
-            if not self._queue:
+            if not self._queue or self.cancelled:
                 return
             prompt = self._queue.pop(0)
 
@@ -56,16 +58,16 @@ class ScriptedAgent:
         yield TurnStarted(prompt)
         for step in self.scripts.pop(0) if self.scripts else []:
             if step is WAIT:
-                while not self._gate.is_set() and not self.cancelled:
-                    await asyncio.sleep(0)
+                while not self._released and not self.cancelled:
+                    await self._woken()
                     while self._extra:
                         yield self._extra.pop(0)
-                self._gate.clear()
+                self._released = False
             elif isinstance(step, PermissionAsked | QuestionAsked):
                 yield step
                 answer = self._answers.setdefault(step.call_id, asyncio.get_running_loop().create_future())
-                while not answer.done() and not self.cancelled:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
+                while not answer.done() and not self.cancelled:
+                    await self._woken()
                 if isinstance(step, PermissionAsked):
                     text = answer.result() if answer.done() else "deny"
                     yield PermissionAnswered(step.call_id, text)  # type: ignore[arg-type]
@@ -78,8 +80,13 @@ class ScriptedAgent:
                 return
         yield TurnFinished("done", "", 1)
 
+    async def _woken(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+
     def release(self) -> None:
-        self._gate.set()
+        self._released = True
+        self._wake.set()
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -93,9 +100,18 @@ class ScriptedAgent:
                 self._extra.append(PromptQueued(text))
             case _:
                 pass
+        self._wake.set()
 
     def cancel(self) -> None:
         self.cancelled += 1
+        self._wake.set()
+
+    def take_queue(self) -> list[str]:
+        taken, self._queue = self._queue, []
+        return taken
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 @dataclass
@@ -109,6 +125,7 @@ class ScriptedHost:
     events: list[AgentEvent] = field(default_factory=list)
     stored: list[SessionInfo] = field(default_factory=list)
     open_error: str = ""
+    hold_open: bool = False  # opening never ends
     open_progress: list[Progress] = field(default_factory=list)
     closed: int = 0
     opened_sessions: list[str] = field(default_factory=list)
@@ -120,6 +137,8 @@ class ScriptedHost:
     async def open(self, on_progress: OnProgress) -> AgentLike:
         for progress in self.open_progress:
             on_progress(progress)
+        if self.hold_open:
+            await asyncio.Event().wait()
         if self.open_error:
             raise HostError(self.open_error)
         return self.agent
