@@ -6,44 +6,26 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from . import _native
 from .constrain import GrammarFactory
-from .control import ControlLimits
-from .engine import EngineParts
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
 from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .models.reference import TorchModel
+from .parts import EngineOptions, EngineParts
 from .prefill import TorchPrefill
 from .schedule_check import check
 from .scheduler import Schedule, build
-from .tasks import LayerPlan, ModelPlan
+from .tasks import LayerPlan, ModelPlan, Tasks
 from .weights import ModelWeights
 
 _STORE_LIMIT_BYTES = 256 << 20
 _SAMPLE_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How to open a model. None lets the machine decide.
-
-    `kv_bytes` is the budget of the KV cache, `prefill_cache_bytes` what prefill may keep de-quantised, `cache_dir` where
-    computed prefixes survive a restart (None: they do not).
-    """
-
-    backend: str = "auto"
-    n_threads: int | None = None
-    context_tokens: int | None = None
-    kv_bytes: int | None = None
-    prefill_cache_bytes: int | None = None
-    cache_dir: Path | None = None
-    limits: ControlLimits = ControlLimits()
 
 
 def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EngineParts:
@@ -119,9 +101,10 @@ def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object
 
 
 _SHAPE_FIELDS = (
-    "hidden n_heads n_kv_heads head_dim vocab n_layers n_experts top_k window parallel_block rope_interleaved "
-    "layer_norm norm_topk softmax_router eps rope_theta attn_scale logit_scale"
-).split()
+    *("hidden", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_layers", "n_experts", "top_k", "window"),
+    *("parallel_block", "rope_interleaved", "layer_norm", "norm_topk", "softmax_router"),
+    *("eps", "rope_theta", "attn_scale", "logit_scale"),
+)
 
 
 def cpu_backend(
@@ -187,9 +170,9 @@ def _backend_maker(
             raise BackendError(f"the backend {backend!r} is not available here; use auto or cpu")
 
 
-def _task_lists(schedule: Schedule) -> tuple[list[object], int, int]:
+def _task_lists(schedule: Schedule) -> tuple[list[Tasks], int, int]:
     ends = schedule.offsets
-    lists: list[object] = [schedule.tasks[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    lists = [schedule.tasks[a:b] for a, b in zip(ends, ends[1:], strict=False)]
     return lists, schedule.n_counters, schedule.n_queues
 
 

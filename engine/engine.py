@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from . import _native
-from .constrain import GrammarFactory, GrammarState, MaskWorker
-from .control import ControlLimits, ControlPlane, Job, Prefill
+from .constrain import GrammarState, MaskWorker
+from .control import ControlPlane, Job
 from .errors import ContextOverflow, RequestError
-from .kv_cache import KvCache, PageCounts
-from .kv_store import KvStore
+from .kv_cache import PageCounts
+from .parts import DEFAULT_OPTIONS, EngineOptions, EngineParts, model_name
 from .prefix_cache import PrefixCache
 from .sampling import check_sampling, native_sampling
 from .streams import StreamHub
 from .types import Request, StreamFinished, TokenEvent
-
-
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """What an engine is made of; `engine.assembly.assemble` builds it from a model on disk."""
-
-    name: str
-    vocab: int
-    context_tokens: int
-    kv: KvCache
-    prefill: Prefill
-    make_backend: Callable[[], _native.StepBackend]
-    grammars: GrammarFactory | None = None
-    store: KvStore | None = None
-    salt: bytes = b""
-    limits: ControlLimits = ControlLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +49,16 @@ class Engine:
         )
         self._numbers = itertools.count(1)
         self._closed = False
+
+    @classmethod
+    def open(cls, model: str | Path, options: EngineOptions = DEFAULT_OPTIONS) -> Engine:
+        """Opens a model by path, registered name or hub id. Raises ModelError, DownloadError, BackendError."""
+        from .assembly import assemble
+        from .model_files import open_model
+        from .registry import resolve
+
+        files = open_model(resolve(str(model)))
+        return cls(assemble(files, model_name(model), options))
 
     @property
     def name(self) -> str:

@@ -2,8 +2,8 @@
 
 File: magic (8 bytes), header length (u64, little endian), header (JSON), blake2b-256 of the header, then the blobs. A
 blob is one page of one group: K (L, G, T, C) then V, fp32. The header lists each page's hash, parent, tokens and, per
-group, where its blob lies and the checksum of the blob. A damaged file or blob is dropped, never used: the cache is only
-an optimisation.
+group, where its blob lies and the checksum of the blob. A damaged file or blob is dropped, never used: the cache
+is only an optimisation.
 """
 
 from __future__ import annotations

@@ -1,0 +1,317 @@
+"""The in-process ChatModel: messages in, parsed deltas out, over an Engine and the model's own template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from .assembly import assemble
+from .call_grammar import tool_call_grammar
+from .chat import ConversationIds
+from .chat_formats import ChatFormat, Mark, format_of, opens_reasoning, reasoning_end_id
+from .chat_parse import ReplyParser
+from .engine import Engine
+from .errors import RequestError
+from .model_files import ModelFiles, open_model
+from .parts import EngineOptions, model_name
+from .registry import resolve
+from .stops import StopMatcher
+from .tokenizer import Tokenizer
+from .types import (
+    AnswerText,
+    ChatDelta,
+    ChatFinished,
+    ChatRequest,
+    FinishReason,
+    Grammar,
+    Message,
+    PrefillProgress,
+    ReasoningText,
+    Request,
+    SamplingParams,
+    StreamFinished,
+    ToolCall,
+    ToolCallReady,
+    ToolSpec,
+    Usage,
+)
+
+_LOG = logging.getLogger(__name__)
+DEFAULT_REASONING_BUDGET = 8192  # tokens; then the closing marker is forced
+_RECOMMENDED = {"cohere2_moe": SamplingParams(temperature=1.0, top_p=0.95)}
+_NEVER = -1e4  # logit bias
+
+
+class LocalChatModel:
+    """A model in this process (engine.types.ChatModel). Owns the engine."""
+
+    def __init__(self, engine: Engine, files: ModelFiles, *, reasoning_budget: int = DEFAULT_REASONING_BUDGET) -> None:
+        self.engine = engine
+        self.files = files
+        self.default_sampling = recommended_sampling(files)
+        self._reasoning_budget = reasoning_budget
+        self._form = format_of(files.tokenizer)
+        self._ids = ConversationIds(files.template)
+
+    @property
+    def name(self) -> str:
+        """The model's public name."""
+        return self.engine.name
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest prompt plus answer, in tokens."""
+        return self.engine.context_tokens
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it wants fewer tools and shorter schemas."""
+        return self.files.is_small
+
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
+        """Prompt length in tokens."""
+        return len(self._ids.prompt(messages, tools))
+
+    async def aclose(self) -> None:
+        """Frees everything; the prefix cache is saved."""
+        await asyncio.to_thread(self.engine.close)
+
+    async def warm(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> None:
+        """Computes what every conversation that begins with these messages begins with."""
+        ids = self.files.template.stable_prefix(messages, tools)
+        if ids:
+            async with aclosing(self.engine.stream(Request(tuple(ids), 1))) as events:
+                async for _ in events:
+                    pass
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """Continue the conversation; raises EngineError for a request that cannot be served."""
+        prompt_ids = self._ids.prompt(request.messages, request.tools)
+        in_reasoning = opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
+        tool_names = () if request.tool_choice == "none" else tuple(tool.name for tool in request.tools)
+        reply = _Reply(
+            ReplyParser(self.files.tokenizer, self._form, tool_names, in_reasoning=in_reasoning),
+            StopMatcher(request.stop),
+            one_call=not request.parallel_tool_calls,
+        )
+        first = self._token_request(request, prompt_ids, in_reasoning)
+        async with aclosing(self._run(first, reply)) as deltas:
+            async for delta in deltas:
+                yield delta
+        if reply.is_whole:
+            self._ids.remember(request.messages, request.tools, reply.message(), prompt_ids, reply.ids)
+
+    # ------------------------------------------------------------------ one reply
+    async def _run(self, first: Request, reply: _Reply) -> AsyncGenerator[ChatDelta, None]:
+        """Streams the reply; a thought that spent its budget is closed and the reply goes on from there."""
+        end_id = reasoning_end_id(self.files.tokenizer, self._form)
+        request = first
+        while True:
+            budget = self._reasoning_budget if end_id is not None and request is first else None
+            async with aclosing(self._run_once(request, reply, budget)) as deltas:
+                async for delta in deltas:
+                    yield delta
+            left = first.max_tokens - len(reply.ids) - 1
+            if reply.finished or end_id is None:
+                return
+            if left < 1:
+                for delta in reply.finish("length"):
+                    yield delta
+                return
+            for delta in reply.feed([end_id]):
+                yield delta
+            request = replace(first, token_ids=(*first.token_ids, *reply.ids), max_tokens=left)
+
+    async def _run_once(self, request: Request, reply: _Reply, budget: int | None) -> AsyncGenerator[ChatDelta, None]:
+        """Until the reply is finished, or its thinking has used up `budget` tokens."""
+        async with aclosing(self.engine.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, PrefillProgress):
+                    reply.note(event)
+                    yield event
+                elif isinstance(event, StreamFinished):
+                    for delta in reply.finish(event.reason, event.error):
+                        yield delta
+                else:
+                    for delta in reply.feed(event.ids):
+                        yield delta
+                    if reply.finished or (budget is not None and reply.thought_tokens >= budget):
+                        return
+
+    def _token_request(self, request: ChatRequest, prompt_ids: Sequence[int], in_reasoning: bool) -> Request:
+        room = max(1, self.context_tokens - len(prompt_ids))
+        sampling = request.sampling or self.default_sampling
+        if request.tool_choice == "none" and request.tools:
+            call_begin = self.files.tokenizer.markers.get(self._form.call_begin)
+            bias = {} if call_begin is None else {call_begin: _NEVER}
+            sampling = replace(sampling, logit_bias={**sampling.logit_bias, **bias})
+        return Request(
+            token_ids=tuple(prompt_ids),
+            max_tokens=room if request.max_tokens is None else request.max_tokens,
+            sampling=sampling,
+            stop_ids=self.files.stop_ids,
+            grammar=self._grammar(request, in_reasoning),
+        )
+
+    def _grammar(self, request: ChatRequest, in_reasoning: bool) -> Grammar | None:
+        """What holds the reply: a schema for the answer, forced calls, or the form of calls once one begins."""
+        tokenizer, form = self.files.tokenizer, self._form
+        trigger = _marker_text(form, Mark.REASONING_END) if in_reasoning else ""
+        choice, tools = request.tool_choice, request.tools
+        if request.response_schema is not None:
+            return answer_grammar(request.response_schema, form, tokenizer, trigger)
+        if choice == "none" or (choice == "auto" and not tools):
+            return None
+        if choice == "auto":
+            return tool_call_grammar(tools, form, tokenizer, parallel=request.parallel_tool_calls)
+        allowed = [tool for tool in tools if choice in ("required", tool.name)]
+        if not allowed:
+            raise RequestError(f"tool_choice is {choice!r}, but no such tool is offered")
+        forced = tool_call_grammar(
+            allowed, form, tokenizer, forced=True, parallel=request.parallel_tool_calls and choice == "required"
+        )
+        return replace(forced, trigger=trigger)
+
+
+def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel:
+    """Opens a model by path, registered name or hub id. Raises ModelError, DownloadError, BackendError."""
+    files = open_model(resolve(str(model)))
+    return LocalChatModel(Engine(assemble(files, model_name(model), options)), files)
+
+
+class _Reply:
+    """A reply as far as it came: what was shown, and the ids it was made of."""
+
+    def __init__(self, parser: ReplyParser, stops: StopMatcher, *, one_call: bool) -> None:
+        self._parser = parser
+        self._stops = stops
+        self._one_call = one_call
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._prompt = PrefillProgress(0, 0, 0)
+        self._begun_s = time.perf_counter()
+        self._first_s = self._last_s = 0.0
+        self.ids: list[int] = []
+        self.finished = False
+        self.is_whole = False  # ended by itself: may be continued id for id
+
+    @property
+    def thought_tokens(self) -> int:
+        """Tokens of the open thought; 0 outside."""
+        return self._parser.n_reasoning_tokens if self._parser.in_reasoning else 0
+
+    def note(self, progress: PrefillProgress) -> None:
+        """Counts of the first prompt are those of the reply."""
+        if not self.ids:
+            self._prompt = progress
+
+    @property
+    def usage(self) -> Usage:
+        """Of the whole reply, also where it took two requests of the engine."""
+        waited_s = self._first_s - self._begun_s if self._first_s else 0.0
+        done, cached = self._prompt.total_tokens, self._prompt.cached_tokens
+        return Usage(done, cached, len(self.ids), waited_s, self._last_s - self._first_s)
+
+    def feed(self, ids: Sequence[int]) -> list[ChatDelta]:
+        """The deltas of new ids; may finish the reply (a stop string, the one call that was allowed)."""
+        self._last_s = time.perf_counter()
+        self._first_s = self._first_s or self._last_s
+        deltas: list[ChatDelta] = []
+        for token in ids:
+            self.ids.append(token)
+            deltas += self._shown(self._parser.push([token]))
+            if self._stops.stopped:
+                return [*deltas, *self._end("stop")]
+            if self._one_call and self._calls:
+                return [*deltas, *self._end("tool_calls")]
+        return deltas
+
+    def finish(self, reason: FinishReason, error: str | None = None) -> list[ChatDelta]:
+        """The engine's stream has ended."""
+        deltas = self._shown(self._parser.finish(reason))
+        rest = self._stops.flush()
+        if rest:
+            deltas += self._record(AnswerText(rest))
+        self.finished = True
+        self.is_whole = reason == "stop" and not self._stops.stopped
+        final = "stop" if self._stops.stopped else self._parser.finish_reason(reason)
+        return [*deltas, ChatFinished(final, self.usage, error)]
+
+    def message(self) -> Message:
+        """The reply as a message of the conversation."""
+        return Message("assistant", "".join(self._answer), "".join(self._reasoning), tuple(self._calls))
+
+    def _end(self, reason: FinishReason) -> list[ChatDelta]:
+        self.finished = True
+        return [ChatFinished(reason, self.usage)]
+
+    def _shown(self, deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
+        shown: list[ChatDelta] = []
+        for delta in deltas:
+            if isinstance(delta, AnswerText):
+                text = self._stops.feed(delta.text)
+                shown += self._record(AnswerText(text)) if text else []
+            elif not self._stops.stopped:
+                held = self._stops.flush()
+                shown += self._record(AnswerText(held)) if held else []
+                shown += self._record(delta)
+        return shown
+
+    def _record(self, delta: ChatDelta) -> list[ChatDelta]:
+        match delta:
+            case AnswerText(text):
+                self._answer.append(text)
+            case ReasoningText(text):
+                self._reasoning.append(text)
+            case ToolCallReady(call=call):
+                self._calls.append(call)
+            case _:
+                pass
+        return [delta]
+
+
+def answer_grammar(schema: Mapping[str, object], form: ChatFormat, tokenizer: Tokenizer, trigger: str) -> Grammar:
+    """Holds the answer to a JSON schema, inside the family's answer markers where it has them."""
+    source = json.dumps(schema)
+    ids = [tokenizer.markers.get(text) for text in ("<|START_TEXT|>", "<|END_TEXT|>")]
+    begin, end = ids
+    if Mark.ANSWER not in form.marks.values() or begin is None or end is None:
+        return Grammar("json_schema", source, trigger)
+    return Grammar("lark", f"start: <[{begin}]> value <[{end}]>\nvalue: %json {source}\n", trigger)
+
+
+def recommended_sampling(files: ModelFiles) -> SamplingParams:
+    """What the model's authors recommend; greedy for small models, which lose more than they gain by variety."""
+    if files.is_small:
+        return SamplingParams()
+    stated = files.path / "generation_config.json"
+    if not stated.is_file():
+        return _RECOMMENDED.get(files.config.family, SamplingParams())
+    return _sampling_of(stated) or _RECOMMENDED.get(files.config.family, SamplingParams())
+
+
+def _sampling_of(path: Path) -> SamplingParams | None:
+    try:
+        values = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:
+        _LOG.warning("%s is not JSON", path)
+        return None
+    if "temperature" not in values:
+        return None
+    return SamplingParams(
+        temperature=float(values["temperature"]),
+        top_p=float(values.get("top_p") or 1.0),
+        top_k=int(values.get("top_k") or 0),
+    )
+
+
+def _marker_text(form: ChatFormat, mark: Mark) -> str:
+    return next(text for text, kind in form.marks.items() if kind is mark)
