@@ -6,7 +6,8 @@ bugs and on cancellation. Adding one: a file here, its test, one line in `regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -32,13 +33,25 @@ class ToolResult:
     changes: tuple[FileChange, ...] = ()
 
 
+class ToolError(Exception):
+    """A failure the model can cause; its text is the error result, and says the cure."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a running call may use: the workspace, and a callback for live output (already cleaned)."""
+    """What a running call may use: the workspace, and callbacks.
+
+    `on_output` gets live output (already cleaned). `ask` puts a question with options to the person and waits for the
+    answer; None when nobody can be asked (scripted runs). `on_todo` gets the whole plan as (text, status) pairs.
+    `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox.
+    """
 
     workspace: Any  # tools.workspace.Workspace
     call_id: str = ""
     on_output: Callable[[str], None] = field(default=lambda text: None)
+    ask: Callable[[str, tuple[str, ...]], Awaitable[str]] | None = None
+    on_todo: Callable[[tuple[tuple[str, str], ...]], None] = field(default=lambda items: None)
+    sandbox: Any = None  # tools.sandbox.SandboxPolicy | None
 
 
 class Tool(Protocol):
@@ -64,3 +77,50 @@ class Tool(Protocol):
     async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         """Do it. Cancelling the task stops everything the call started within 2 s."""
         ...
+
+
+class BaseTool:
+    """Common ground of the built-in tools: subclasses give `execute`; a ToolError or OSError becomes an error result."""
+
+    name: str = ""
+    description: str = ""
+    parameters: Mapping[str, object] = {}
+    access: Access = "none"
+
+    def title(self, arguments: Mapping[str, Any]) -> str:
+        """The tool's name and the paths it touches."""
+        return " ".join([self.name, *self.paths(arguments)])
+
+    def paths(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The `path` argument; the workspace itself when it may be left out and is."""
+        path = arguments.get("path")
+        return (path,) if isinstance(path, str) else ()
+
+    def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
+        """Nothing, unless a tool knows better."""
+        return ()
+
+    async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        """Run `execute`; expected failures come back as error results."""
+        try:
+            return await self.execute(context, arguments)
+        except ToolError as error:
+            return ToolResult(str(error), is_error=True)
+        except OSError as error:
+            return ToolResult(describe_os_error(error), is_error=True)
+
+    @abstractmethod
+    async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        """Do the work; raise ToolError for what the model did wrong."""
+        raise NotImplementedError
+
+
+def describe_os_error(error: OSError) -> str:
+    """The system's reason with the file's name, without Python's wording."""
+    reason = error.strerror or str(error)
+    return f"{reason}: {error.filename}" if error.filename else reason
+
+
+def object_schema(properties: Mapping[str, object], required: tuple[str, ...] = ()) -> dict[str, object]:
+    """A JSON schema of an object whose parameters are `properties`."""
+    return {"type": "object", "properties": dict(properties), "required": list(required)}

@@ -1,0 +1,116 @@
+"""tree-sitter grammars by file name, and the syntax errors that a change brought in."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePath
+
+from tree_sitter import Language, Node, Parser, Tree
+
+LANGUAGES: dict[str, str] = {
+    **dict.fromkeys((".py", ".pyi"), "python"),
+    **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), "javascript"),
+    **dict.fromkeys((".ts", ".mts", ".cts"), "typescript"),
+    ".tsx": "tsx",
+    **dict.fromkeys((".sh", ".bash"), "bash"),
+    ".json": "json",
+    ".rs": "rust",
+    ".go": "go",
+    **dict.fromkeys((".c", ".h"), "c"),
+    **dict.fromkeys((".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"), "cpp"),
+    ".java": "java",
+    **dict.fromkeys((".html", ".htm"), "html"),
+    ".css": "css",
+}
+MAX_PARSED_BYTES = 2 << 20
+MAX_REPORTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxFault:
+    """A place the grammar does not accept: 1-based line and column (in characters)."""
+
+    line: int
+    column: int
+    what: str
+
+
+def language_of(path: PurePath) -> str | None:
+    """The grammar for a file name; None when there is none."""
+    return LANGUAGES.get(path.suffix.lower())
+
+
+@cache
+def _parser(language: str) -> Parser:
+    module = importlib.import_module(f"tree_sitter_{'typescript' if language == 'tsx' else language}")
+    maker = getattr(module, f"language_{language}" if language in ("typescript", "tsx") else "language")
+    return Parser(Language(maker()))
+
+
+def parse(text: str, language: str) -> Tree:
+    """Parse a text; faults stand in the tree."""
+    return _parser(language).parse(text.encode("utf-8", "replace"))
+
+
+def new_faults(path: PurePath, before: str, after: str) -> list[SyntaxFault]:
+    """Syntax errors of `after` that `before` did not have, in order of place; [] for kinds of files we cannot parse."""
+    language = language_of(path)
+    if language is None or len(after) > MAX_PARSED_BYTES:
+        return []
+    found = list(faults(after, language))
+    if not found:
+        return []
+    known = Counter(_key(before, fault) for fault in faults(before, language)) if before else Counter[tuple[str, str]]()
+    fresh: list[SyntaxFault] = []
+    for fault in found:
+        key = _key(after, fault)
+        if known[key] > 0:
+            known[key] -= 1
+        else:
+            fresh.append(fault)
+    return fresh
+
+
+def report(path: PurePath, before: str, after: str) -> str:
+    """A paragraph for the model about new syntax errors; empty when there are none."""
+    fresh = new_faults(path, before, after)
+    if not fresh:
+        return ""
+    lines = [f"line {fault.line}, column {fault.column}: {fault.what}" for fault in fresh[:MAX_REPORTED]]
+    if len(fresh) > MAX_REPORTED:
+        lines.append(f"and {len(fresh) - MAX_REPORTED} more")
+    return "\nWarning: the file now has a syntax error that it did not have before:\n" + "\n".join(lines)
+
+
+def _key(text: str, fault: SyntaxFault) -> tuple[str, str]:
+    lines = text.split("\n", fault.line)
+    return (lines[fault.line - 1].strip() if fault.line <= len(lines) else "", fault.what)
+
+
+def faults(text: str, language: str) -> Iterator[SyntaxFault]:
+    """Every ERROR and MISSING node, outermost first."""
+    tree = parse(text, language)
+    if not tree.root_node.has_error:
+        return
+    stack = [tree.root_node]
+    while stack:
+        node = stack.pop()
+        if node.is_missing:
+            yield _fault(node, f"missing {node.type!r}")
+        elif node.is_error:
+            yield _fault(node, f"syntax error near {_excerpt(node)!r}")
+        elif node.has_error:
+            stack += reversed(node.children)
+
+
+def _fault(node: Node, what: str) -> SyntaxFault:
+    return SyntaxFault(node.start_point.row + 1, node.start_point.column + 1, what)
+
+
+def _excerpt(node: Node) -> str:
+    text = (node.text or b"").decode("utf-8", "replace")
+    return text.split("\n", 1)[0][:40]
