@@ -1,0 +1,127 @@
+"""Which files a search sees: everything but `.git` and what .gitignore and .ignore files exclude; dotfiles count.
+
+Symlinked folders are not entered, so loops cannot happen. One order: by name, folders in place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
+ALWAYS_SKIPPED = frozenset({".git", ".hg", ".svn", ".jj"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing in a folder. `name` is relative to the base of the walk, with `/`; `ignored` by an ignore file."""
+
+    path: Path
+    name: str
+    is_folder: bool
+    is_link: bool
+    ignored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    base: str  # folder of the ignore file
+    spec: GitIgnoreSpec
+
+
+class IgnoreChain:
+    """The ignore rules in force in a folder: the deepest decisive rule wins."""
+
+    def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
+        self._rules = rules
+
+    def entered(self, folder: str) -> IgnoreChain:
+        """The chain inside `folder`, with that folder's own ignore files added."""
+        added: list[_Rules] = []
+        for name in IGNORE_FILES:
+            if (spec := _load(os.path.join(folder, name))) is not None:  # noqa: PTH118 - hot path
+                added.append(_Rules(folder, spec))
+        return IgnoreChain((*self._rules, *added)) if added else self
+
+    def ignores(self, path: str, is_folder: bool) -> bool:
+        """Is this absolute path excluded?"""
+        for rules in reversed(self._rules):
+            relative = path[len(rules.base) :].lstrip("/") + ("/" if is_folder else "")
+            verdict = rules.spec.check_file(relative).include
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _load(path: str) -> GitIgnoreSpec | None:
+    try:
+        text = Path(path).read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    lines = [line for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n") if line.strip()]
+    try:
+        return GitIgnoreSpec.from_lines(lines) if lines else None
+    except ValueError:
+        return GitIgnoreSpec.from_lines([line for line in lines if _is_valid(line)])
+
+
+def _is_valid(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True
+
+
+def chain_for(base: Path, root: Path) -> IgnoreChain:
+    """The rules that hold at `base`, from `root` down. A base that is itself ignored was named on purpose: none hold."""
+    folders = [base, *base.parents]
+    above = [folder for folder in folders if folder == root or root in folder.parents] or [base]
+    chain = IgnoreChain(_exclude_file(root))
+    for folder in reversed(above):
+        if folder != root and chain.ignores(str(folder), True):
+            return IgnoreChain()
+        if folder != base:
+            chain = chain.entered(str(folder))
+    return chain
+
+
+def _exclude_file(root: Path) -> tuple[_Rules, ...]:
+    spec = _load(str(root / ".git" / "info" / "exclude"))
+    return (_Rules(str(root), spec),) if spec is not None else ()
+
+
+def walk(base: Path, root: Path, *, max_depth: int | None = None, with_ignored: bool = False) -> Iterator[Entry]:
+    """Entries below `base`, depth first. With `with_ignored`, ignored entries are given too (folders not entered)."""
+    yield from _walk(str(base), "", chain_for(base, root), max_depth, with_ignored)
+
+
+def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_ignored: bool) -> Iterator[Entry]:
+    chain = chain.entered(folder)
+    try:
+        with os.scandir(folder) as entries:
+            present = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in present:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if entry.name in ALWAYS_SKIPPED and (is_folder or entry.name == ".git"):
+            continue
+        ignored = chain.ignores(entry.path, is_folder)
+        if ignored and not with_ignored:
+            continue
+        name = prefix + entry.name
+        yield Entry(Path(entry.path), name, is_folder, entry.is_symlink(), ignored)
+        if is_folder and not ignored and (depth is None or depth > 1):
+            yield from _walk(entry.path, name + "/", chain, None if depth is None else depth - 1, with_ignored)
+
+
+def files(base: Path, root: Path) -> Iterator[Entry]:
+    """Regular files below `base` that a search sees."""
+    for entry in walk(base, root):
+        if not entry.is_folder and not entry.is_link:
+            yield entry
