@@ -1,0 +1,147 @@
+"""A command with everything it starts: own session, output through one pipe, ended as a whole.
+
+The command counts as finished when its shell has exited, even while a child it left behind holds the pipe; such a
+child is drained (so that it does not block or die on a full pipe) until it ends or `close_all` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+READ_BYTES = 65536
+LAST_OUTPUT_S = 0.2  # how long output may still come after the shell has exited
+TERM_GRACE_S = 0.4  # between SIGTERM and SIGKILL
+MARK = "POINTCODE_COMMAND"  # in the environment of all that a command starts: finds those that left the process group
+
+
+class Process:
+    """One running command. Made by `start`; `on_data` gets raw output on the event loop."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], reader: int, mark: str, on_data: Callable[[bytes], None]) -> None:
+        self._popen = popen
+        self._reader = reader
+        self._mark = mark
+        self._on_data = on_data
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._ended: asyncio.Event = asyncio.Event()  # the pipe is at its end
+        self._heard = asyncio.Event()
+        os.set_blocking(reader, False)
+        self._loop.add_reader(reader, self._read)
+        threading.Thread(target=self._wait, name=f"wait-{popen.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The shell's process id, which is also its group's."""
+        return self._popen.pid
+
+    def _wait(self) -> None:
+        code = self._popen.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(lambda: self.exited.done() or self.exited.set_result(code))
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._heard.set()
+            self._on_data(data)
+        else:
+            self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if not self._ended.is_set():
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            self._ended.set()
+
+    async def wait(self, timeout_s: float | None) -> int | None:
+        """The exit code (negative: the signal) once the shell has exited and its output has come; None after the time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                code = await asyncio.shield(self.exited)
+        except TimeoutError:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_OUTPUT_S):
+                await self._ended.wait()
+        return code
+
+    async def kill(self) -> None:
+        """End the whole group and whatever else carries our mark: politely, then at once."""
+        for number, grace_s in ((signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, 0.2)):
+            if not self._send(number):
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._ended.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await asyncio.shield(self.exited)
+        self._close_pipe()
+
+    def kill_now(self) -> None:
+        """End everything without waiting (at exit)."""
+        self._send(signal.SIGKILL)
+        self._close_pipe()
+
+    def _send(self, number: signal.Signals) -> bool:
+        """Signal the group and the marked; was there anything to signal?"""
+        found = False
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+            found = True
+        for pid in _marked(self._mark):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                found = True
+        return found
+
+
+def start(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], on_data: Callable[[bytes], None]
+) -> Process:
+    """Start a command in its own session without a terminal; raises OSError when it cannot be started."""
+    mark = uuid.uuid4().hex
+    reader, writer = os.pipe()
+    try:
+        popen = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**environment, MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return Process(popen, reader, mark, on_data)
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes whose environment holds the mark (Linux only; elsewhere none are found)."""
+    needle = f"{MARK}={mark}".encode()
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if needle in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]

@@ -1,0 +1,86 @@
+"""Applies Landlock to itself and becomes the given command. Run as a script by `sandbox.py`; standard library only.
+
+argv: a JSON plan {"writable": [folder, …], "network": bool}, then the command. Exit 126 when confinement fails.
+Structures and numbers are those of the kernel's include/uapi/linux/landlock.h.
+"""
+
+import ctypes
+import json
+import os
+import stat
+import struct
+import sys
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PR_SET_NO_NEW_PRIVS = 38
+RULE_PATH_BENEATH = 1
+# Access rights, by the ABI that brought them.
+WRITE_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
+MAKE = sum(1 << bit for bit in range(6, 13))  # char, dir, reg, sock, fifo, block, sym
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+BIND_TCP, CONNECT_TCP = 1, 2
+FILE_RIGHTS = WRITE_FILE | TRUNCATE | IOCTL_DEV
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm", "/dev/random", "/dev/urandom")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(number, *arguments):
+    """A system call; exits with a message when it fails."""
+    result = libc.syscall(number, *arguments)
+    if result < 0:
+        fail(f"system call {number}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def fail(reason):
+    """Say why and refuse to run the command unconfined."""
+    sys.stderr.write(f"sandbox: {reason}\n")
+    sys.exit(126)
+
+
+def handled_rights(abi):
+    """The write rights that this ABI can take away."""
+    rights = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE
+    rights |= REFER if abi >= 2 else 0
+    rights |= TRUNCATE if abi >= 3 else 0
+    return rights
+
+
+def allow_writes(ruleset, path, rights):
+    """Give the rights back below `path`; a missing path is passed over."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        rights &= FILE_RIGHTS
+    rule = struct.pack("=Qi", rights, descriptor)
+    call(ADD_RULE, ruleset, RULE_PATH_BENEATH, ctypes.c_char_p(rule), 0)
+    os.close(descriptor)
+
+
+def main():
+    """Confine, then execute."""
+    plan, command = json.loads(sys.argv[1]), sys.argv[2:]
+    abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    if abi < 1:
+        fail("Landlock is not available")
+    rights = handled_rights(abi)
+    network = 0 if plan["network"] or abi < 4 else BIND_TCP | CONNECT_TCP
+    attributes = struct.pack("=QQ", rights, network) if abi >= 4 else struct.pack("=Q", rights)
+    ruleset = call(CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), 0)
+    for path in (*plan["writable"], *DEVICES):
+        allow_writes(ruleset, path, rights)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        fail("no_new_privs could not be set")
+    call(RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+    try:
+        os.execv(command[0], command)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

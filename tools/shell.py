@@ -1,0 +1,213 @@
+"""The `shell` tools: a command line, in the foreground or as a background job whose output can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .environment import command_environment
+from .output import TAIL_CHARS, KeptOutput, LiveOutput
+from .processes import Process, start
+from .sandbox import SandboxPolicy, wrapped
+from .terminal_text import TerminalText
+from .workspace import Workspace
+
+DEFAULT_TIMEOUT_S = 120
+MAX_TIMEOUT_S = 3600
+
+
+@dataclass(slots=True)
+class Job:
+    """A started command and what it has said; `fresh` was not yet told by shell_output (bounded)."""
+
+    id: str
+    command: str
+    output: KeptOutput
+    text: TerminalText
+    process: Process
+    fresh: list[str] = field(default_factory=list[str])
+    fresh_chars: int = 0
+    lost_chars: int = 0
+
+    def heard(self, text: str) -> None:
+        """Take cleaned output."""
+        self.output.add(text)
+        self.fresh.append(text)
+        self.fresh_chars += len(text)
+        while self.fresh_chars > TAIL_CHARS and len(self.fresh) > 1:
+            dropped = len(self.fresh.pop(0))
+            self.fresh_chars -= dropped
+            self.lost_chars += dropped
+
+
+class Jobs:
+    """All commands of one session. `close` ends what still runs, children left behind included."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
+        self._numbers = itertools.count(1)
+        self._background: dict[str, Job] = {}
+        self._started: list[Process] = []
+
+    def start(self, context: ToolContext, command: str) -> Job:
+        """Start a command line; raises ToolError when that is impossible."""
+        workspace: Workspace = context.workspace
+        number = next(self._numbers)
+        output = KeptOutput(workspace.log_folder / f"command-{number}.log")
+        live = LiveOutput(context.on_output, asyncio.get_running_loop().time)
+        text = TerminalText(lambda piece: job.heard(piece), live.add)
+        environment = command_environment(os.environ if self._environment is None else self._environment, workspace.root)
+        policy: SandboxPolicy | None = context.sandbox
+        try:
+            line = wrapped([_shell(), "-c", "--", command], policy)
+            process = start(line, workspace.root, environment, text.feed)
+        except (OSError, ValueError) as error:
+            raise ToolError(f"the command could not be started: {error}") from error
+        job = Job(f"job-{number}", command, output, text, process)
+        self._started.append(process)
+        return job
+
+    def keep(self, job: Job) -> None:
+        """Make a job known by its id."""
+        self._background[job.id] = job
+
+    def get(self, id: str) -> Job:
+        """The job with this id (`job-3`, or just `3`); raises ToolError naming those there are."""
+        job = self._background.get(id) or self._background.get(f"job-{id}")
+        if job is None:
+            raise ToolError(f"no background job {id!r}; jobs: {', '.join(self._background) or 'none'}")
+        return job
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        for process in self._started:
+            process.kill_now()
+        self._started.clear()
+
+
+def _shell() -> str:
+    return shutil.which("bash") or "/bin/sh"
+
+
+class ShellTool(BaseTool):
+    """Runs a command line in the workspace."""
+
+    name = "shell"
+    access = "execute"
+    description = (
+        "Run a bash command in the workspace folder. No terminal: nothing can be typed in. background=true returns an id at "
+        "once; see shell_output and shell_kill."
+    )
+    parameters = object_schema(
+        {
+            "command": {"type": "string"},
+            "timeout_s": {"type": "integer", "default": DEFAULT_TIMEOUT_S},
+            "background": {"type": "boolean", "default": False},
+            "description": {"type": "string"},
+        },
+        ("command",),
+    )
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+
+    def title(self, arguments: Mapping[str, Any]) -> str:
+        """`shell: COMMAND`."""
+        return f"shell: {arguments.get('command', '')}"
+
+    def paths(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """None: the command line is judged by what it says."""
+        return ()
+
+    async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        command: str = arguments["command"]
+        if not command.strip() or "\x00" in command:
+            raise ToolError("the command is empty" if "\x00" not in command else "the command holds a NUL character")
+        timeout_s = min(max(1, arguments.get("timeout_s", DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S)
+        job = self.jobs.start(context, command)
+        if arguments.get("background", False):
+            self.jobs.keep(job)
+            return ToolResult(f"Started in the background with id {job.id}. shell_output shows what it says, shell_kill ends it.")
+        try:
+            code = await job.process.wait(timeout_s)
+            if code is None:
+                await job.process.kill()
+        except asyncio.CancelledError:
+            await asyncio.shield(job.process.kill())
+            job.text.finish()
+            raise
+        job.text.finish()
+        shown = job.output.text()
+        job.output.close()
+        if code is None:
+            return ToolResult(_joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]"), True)
+        return ToolResult(_joined(shown, _ending(code)), is_error=code != 0)
+
+
+def _joined(shown: str, note: str) -> str:
+    if not shown:
+        return note if note else "[no output]"
+    if not note:
+        return shown
+    return f"{shown}{'' if shown.endswith(chr(10)) else chr(10)}{note}"
+
+
+def _ending(code: int) -> str:
+    if code == 0:
+        return ""
+    if code < 0:
+        return f"[ended by signal {-code}: {signal.strsignal(-code) or 'unknown'}]"
+    return f"[exit code {code}]"
+
+
+class ShellOutputTool(BaseTool):
+    """What a background job has said since the last look."""
+
+    name = "shell_output"
+    access = "none"
+    description = "Show the new output of a background command and whether it still runs."
+    parameters = object_schema({"id": {"type": "string"}}, ("id",))
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+
+    def title(self, arguments: Mapping[str, Any]) -> str:
+        """`shell_output ID`."""
+        return f"{self.name} {arguments.get('id', '')}"
+
+    async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        job = self.jobs.get(arguments["id"])
+        return ToolResult(await _news(job))
+
+
+class ShellKillTool(ShellOutputTool):
+    """Ends a background job."""
+
+    name = "shell_kill"
+    description = "End a background command and all it started; shows its last output."
+
+    async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        job = self.jobs.get(arguments["id"])
+        ran = not job.process.exited.done()
+        await asyncio.shield(job.process.kill())
+        return ToolResult(_joined(await _news(job), "[ended by shell_kill]" if ran else "[it had ended before]"))
+
+
+async def _news(job: Job) -> str:
+    done = job.process.exited.done()
+    code = await job.process.wait(0) if done else None
+    if done:
+        job.text.finish()
+    partial = "" if done else job.text.settle()
+    lost = f"[… {job.lost_chars:,} characters left out]\n" if job.lost_chars else ""
+    text = lost + "".join(job.fresh) + partial
+    job.fresh, job.fresh_chars, job.lost_chars = [], 0, 0
+    state = "[still running]" if not done else (_ending(code or 0) or "[exit code 0]")
+    return _joined(text, state)
