@@ -57,10 +57,17 @@ class ToolContext:
 class Tool(Protocol):
     """One tool. `access` and `paths` are what permission decisions rest on; `preview` must not change anything."""
 
-    name: str
-    description: str
-    parameters: Mapping[str, object]
-    access: Access
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
+
+    @property
+    def access(self) -> Access: ...
 
     def title(self, arguments: Mapping[str, Any]) -> str:
         """One line for people, e.g. `edit src/app.py`."""

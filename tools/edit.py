@@ -108,7 +108,9 @@ def _creation(place: Place, edits: list[Edit]) -> tuple[FileChange, Edited]:
         raise ToolError(f"{place.text} names a folder; give a file name")
     present = read_bytes_or_none(place.path)
     if present:
-        raise ToolError(f"{place.text} exists already; an empty `old` only creates files. Put the text to replace into `old`")
+        raise ToolError(
+            f"{place.text} exists already; an empty `old` only creates files. Put the text to replace into `old`"
+        )
     if len(edits) > 1:
         raise ToolError("to create a file give one edit with an empty `old`")
     after = edits[0].new.encode("utf-8")
@@ -131,11 +133,13 @@ def apply_edits(file: FileText, edits: list[Edit]) -> Edited:
         if len(edits) == 1:
             raise
     notes: list[str] = []
+    lines: tuple[int, ...] = ()
     for number, edit in enumerate(edits, 1):
         edited = _at_once(file, [edit], number, len(edits))
         notes += edited.notes
+        lines += edited.lines
         file = decode(edited.after)
-    return Edited(file.raw, edited.lines, tuple(dict.fromkeys(notes)))
+    return Edited(file.raw, lines, tuple(dict.fromkeys(notes)))
 
 
 def _without_mark(edit: Edit, file: FileText) -> Edit:
@@ -169,7 +173,9 @@ def _matches(file: FileText, edit: Edit, prefix: str) -> list[matching.Match]:
         return _disjoint(found)
     lines = ", ".join(str(file.line_of(match.start)) for match in found[:20])
     more = f" and {len(found) - 20} more places" if len(found) > 20 else ""
-    raise ToolError(f"{prefix}`old` occurs {len(found)} times, at lines {lines}{more}; add surrounding lines to make it unique, or set replace_all")
+    raise ToolError(
+        f"{prefix}`old` occurs {len(found)} times, at lines {lines}{more}; add surrounding lines to make it unique, or set replace_all"
+    )
 
 
 def _disjoint(matches: list[matching.Match]) -> list[matching.Match]:

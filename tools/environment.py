@@ -22,7 +22,16 @@ QUIET = {
     "DEBIAN_FRONTEND": "noninteractive",
     "TERM": "dumb",
 }
-DROPPED = ("POINTCODE_API_KEY", "SSH_ASKPASS", "GIT_ASKPASS", "SUDO_ASKPASS", "GPG_TTY", "COLUMNS", "LINES", "PYTHONHOME")
+DROPPED = (
+    "POINTCODE_API_KEY",
+    "SSH_ASKPASS",
+    "GIT_ASKPASS",
+    "SUDO_ASKPASS",
+    "GPG_TTY",
+    "COLUMNS",
+    "LINES",
+    "PYTHONHOME",
+)
 
 
 def command_environment(base: Mapping[str, str], workspace: Path) -> dict[str, str]:

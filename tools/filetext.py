@@ -134,7 +134,9 @@ class FileText:
         try:
             return text.encode(self.encoding)
         except UnicodeEncodeError as error:
-            raise ToolError(f"the file's encoding ({self.encoding}) cannot hold {error.object[error.start]!r}") from error
+            raise ToolError(
+                f"the file's encoding ({self.encoding}) cannot hold {error.object[error.start]!r}"
+            ) from error
 
     def spliced(self, spans: list[tuple[int, int, str]]) -> bytes:
         """The file's bytes with each (start, end, text) put in; spans ascend and do not overlap."""
@@ -212,7 +214,9 @@ def require_unicode(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ToolError(f"the text holds a lone surrogate (U+{ord(error.object[error.start]):04X}) at {error.start}") from error
+        raise ToolError(
+            f"the text holds a lone surrogate (U+{ord(error.object[error.start]):04X}) at {error.start}"
+        ) from error
 
 
 def visible(text: str) -> str:

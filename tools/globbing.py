@@ -73,7 +73,13 @@ def _class(body: str, at: int, pattern: str) -> tuple[str, int]:
     inside = body[at:end]
     negated = inside[:1] in ("!", "^")
     members = inside[1:] if negated else inside
-    safe = members.replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^").replace("&&", "&\\&").replace("||", "|\\|")
+    safe = (
+        members.replace("\\", "\\\\")
+        .replace("[", "\\[")
+        .replace("^", "\\^")
+        .replace("&&", "&\\&")
+        .replace("||", "|\\|")
+    )
     try:
         piece = f"(?!/)[{'^' if negated else ''}{safe}]"
         re.compile(piece)

@@ -107,7 +107,9 @@ def _targets(workspace: Workspace, place: Place, glob: str | None) -> Targets:
 
 
 # ------------------------------------------------------------------------------------------------- showing
-def _render(query: Query, hits: list[FileHits], names: dict[Path, str], targets: Targets, problems: list[str], limit: int) -> str:
+def _render(
+    query: Query, hits: list[FileHits], names: dict[Path, str], targets: Targets, problems: list[str], limit: int
+) -> str:
     limit = max(1, limit)
     n_matches = sum(file.n_matches for file in hits)
     lines: list[str] = []

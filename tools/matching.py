@@ -96,7 +96,12 @@ def _typographic(file: FileText, old: str, new: str) -> Iterator[Match]:
     for at in _occurrences(flat.text.translate(TYPOGRAPHIC), wanted):
         start, end = flat.original(at), flat.original(at + len(wanted))
         kept = _keep_common(flat.text[at : at + len(wanted)], old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
-        yield Match(start, end, _with_endings(file, start, end, flat.text[at : at + len(wanted)], kept), "typographic characters")
+        yield Match(
+            start,
+            end,
+            _with_endings(file, start, end, flat.text[at : at + len(wanted)], kept),
+            "typographic characters",
+        )
 
 
 def _keep_common(found: str, old: str, new: str) -> str:

@@ -26,7 +26,11 @@ PATTERNS = tuple(
 
 def placeholder_in(new: str, present: str) -> str | None:
     """The first line of `new` that stands for left-out code and is not a line of `present`; None when there is none."""
-    if "..." not in new and "…" not in new and not re.search(r"(?i)rest|remain|exist|previous|original|other|same", new):
+    if (
+        "..." not in new
+        and "…" not in new
+        and not re.search(r"(?i)rest|remain|exist|previous|original|other|same", new)
+    ):
         return None
     known = {line.strip() for line in present.split("\n")}
     for line in new.split("\n"):

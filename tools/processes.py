@@ -25,7 +25,9 @@ MARK = "POINTCODE_COMMAND"  # in the environment of all that a command starts: f
 class Process:
     """One running command. Made by `start`; `on_data` gets raw output on the event loop."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], reader: int, mark: str, on_data: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], reader: int, mark: str, on_data: Callable[[bytes], None]
+    ) -> None:
         self._popen = popen
         self._reader = reader
         self._mark = mark

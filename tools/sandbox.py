@@ -80,10 +80,20 @@ def sandbox_status() -> SandboxStatus:
         return SandboxStatus("bubblewrap", True, "sandbox: bubblewrap (writes only in workspace and temp, no network)")
     abi = landlock_abi()
     if abi >= MIN_TCP_ABI:
-        return SandboxStatus("landlock", True, f"sandbox: Landlock ABI {abi} (writes only in workspace and temp, no TCP; UDP is not blocked)")
+        return SandboxStatus(
+            "landlock",
+            True,
+            f"sandbox: Landlock ABI {abi} (writes only in workspace and temp, no TCP; UDP is not blocked)",
+        )
     if abi > 0:
-        return SandboxStatus("landlock", False, f"sandbox: Landlock ABI {abi} (writes only in workspace and temp; network is NOT blocked)")
-    return SandboxStatus("none", False, "no sandbox on this system (neither bubblewrap nor Landlock): commands are NOT confined")
+        return SandboxStatus(
+            "landlock",
+            False,
+            f"sandbox: Landlock ABI {abi} (writes only in workspace and temp; network is NOT blocked)",
+        )
+    return SandboxStatus(
+        "none", False, "no sandbox on this system (neither bubblewrap nor Landlock): commands are NOT confined"
+    )
 
 
 def wrapped(command: Sequence[str], policy: SandboxPolicy | None) -> list[str]:

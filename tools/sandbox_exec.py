@@ -10,6 +10,7 @@ import os
 import stat
 import struct
 import sys
+from typing import NoReturn
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PR_SET_NO_NEW_PRIVS = 38
@@ -20,26 +21,36 @@ MAKE = sum(1 << bit for bit in range(6, 13))  # char, dir, reg, sock, fifo, bloc
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 BIND_TCP, CONNECT_TCP = 1, 2
 FILE_RIGHTS = WRITE_FILE | TRUNCATE | IOCTL_DEV
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm", "/dev/random", "/dev/urandom")
+DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/shm",
+    "/dev/random",
+    "/dev/urandom",
+)
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def call(number, *arguments):
+def call(number: int, *arguments: object) -> int:
     """A system call; exits with a message when it fails."""
     result = libc.syscall(number, *arguments)
     if result < 0:
         fail(f"system call {number}: {os.strerror(ctypes.get_errno())}")
-    return result
+    return int(result)
 
 
-def fail(reason):
+def fail(reason: str) -> NoReturn:
     """Say why and refuse to run the command unconfined."""
     sys.stderr.write(f"sandbox: {reason}\n")
     sys.exit(126)
 
 
-def handled_rights(abi):
+def handled_rights(abi: int) -> int:
     """The write rights that this ABI can take away."""
     rights = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE
     rights |= REFER if abi >= 2 else 0
@@ -47,7 +58,7 @@ def handled_rights(abi):
     return rights
 
 
-def allow_writes(ruleset, path, rights):
+def allow_writes(ruleset: int, path: str, rights: int) -> None:
     """Give the rights back below `path`; a missing path is passed over."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -60,7 +71,7 @@ def allow_writes(ruleset, path, rights):
     os.close(descriptor)
 
 
-def main():
+def main() -> None:
     """Confine, then execute."""
     plan, command = json.loads(sys.argv[1]), sys.argv[2:]
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))

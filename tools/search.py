@@ -74,7 +74,15 @@ _CLASSES = {
     "[:xdigit:]": "0-9A-Fa-f",
 }
 _ESCAPES = {r"\z": r"\Z", r"\<": r"\b(?=\w)", r"\>": r"\b(?<=\w)"}
-_PROPERTIES = {"L": r"[^\W\d_]", "Letter": r"[^\W\d_]", "Alphabetic": r"[^\W\d_]", "N": r"\d", "Nd": r"\d", "Lu": "[A-Z]", "Ll": "[a-z]"}
+_PROPERTIES = {
+    "L": r"[^\W\d_]",
+    "Letter": r"[^\W\d_]",
+    "Alphabetic": r"[^\W\d_]",
+    "N": r"\d",
+    "Nd": r"\d",
+    "Lu": "[A-Z]",
+    "Ll": "[a-z]",
+}
 
 
 def to_python(pattern: str) -> str:
@@ -173,7 +181,15 @@ async def search_files(query: Query, paths: Sequence[Path]) -> tuple[list[FileHi
 
 async def _holding(executable: str, text: str, ignore_case: bool, paths: Sequence[Path]) -> set[Path]:
     """The files that hold `text`, by ripgrep."""
-    command = [executable, "--no-config", "--files-with-matches", "--null", "--text", "--no-messages", "--fixed-strings"]
+    command = [
+        executable,
+        "--no-config",
+        "--files-with-matches",
+        "--null",
+        "--text",
+        "--no-messages",
+        "--fixed-strings",
+    ]
     command += ["--ignore-case" if ignore_case else "--case-sensitive", "-e", text, "--"]
     found: set[Path] = set()
     for batch in _batches(paths):

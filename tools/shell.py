@@ -63,7 +63,9 @@ class Jobs:
         output = KeptOutput(workspace.log_folder / f"command-{number}.log")
         live = LiveOutput(context.on_output, asyncio.get_running_loop().time)
         text = TerminalText(lambda piece: job.heard(piece), live.add)
-        environment = command_environment(os.environ if self._environment is None else self._environment, workspace.root)
+        environment = command_environment(
+            os.environ if self._environment is None else self._environment, workspace.root
+        )
         policy: SandboxPolicy | None = context.sandbox
         try:
             line = wrapped([_shell(), "-c", "--", command], policy)
@@ -134,7 +136,9 @@ class ShellTool(BaseTool):
         job = self.jobs.start(context, command)
         if arguments.get("background", False):
             self.jobs.keep(job)
-            return ToolResult(f"Started in the background with id {job.id}. shell_output shows what it says, shell_kill ends it.")
+            return ToolResult(
+                f"Started in the background with id {job.id}. shell_output shows what it says, shell_kill ends it."
+            )
         try:
             code = await job.process.wait(timeout_s)
             if code is None:
@@ -147,7 +151,9 @@ class ShellTool(BaseTool):
         shown = job.output.text()
         job.output.close()
         if code is None:
-            return ToolResult(_joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]"), True)
+            return ToolResult(
+                _joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]"), True
+            )
         return ToolResult(_joined(shown, _ending(code)), is_error=code != 0)
 
 

@@ -23,7 +23,8 @@ MAX_FILE_BYTES = 256 << 20
 class Place:
     """Where a path as the model wrote it leads.
 
-    `path` has every link resolved; `lexical` only `..` and `.`; `name` is how to show it: relative inside, else absolute.
+    `path` has every link resolved; `lexical` only `..` and `.`; `name` is how to show it: relative inside,
+    else absolute.
     """
 
     text: str
@@ -45,20 +46,23 @@ class Workspace:
 
     def __init__(self, root: Path | str, *, unreadable: Callable[[str], bool] | None = None) -> None:
         self.root = Path(os.path.realpath(root))
-        self.unreadable = unreadable or (lambda name: False)
+        self.unreadable: Callable[[str], bool] = unreadable or (lambda _: False)
         self._stamps: dict[Path, _Stamp] = {}
         self._locks: dict[Path, asyncio.Lock] = {}
         self._log_folder: tempfile.TemporaryDirectory[str] | None = None
 
     def resolve(self, text: str, cwd: Path | None = None) -> Place:
-        """Follow a path: relative to the workspace (or `cwd`), absolute, or `~/…`; raises ToolError for an impossible one."""
+        """Follow a path: relative to the workspace (or `cwd`), absolute, or `~/…`.
+
+        Raises ToolError for one that cannot be.
+        """
         if not text or "\x00" in text:
             raise ToolError("the path is empty" if not text else "the path holds a NUL character")
         try:
             os.fsencode(text)
         except UnicodeEncodeError as error:
             raise ToolError("the path holds characters that no file name can have") from error
-        expanded = os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
+        expanded = str(Path(text).expanduser()) if text == "~" or text.startswith("~/") else text
         joined = os.path.join(cwd or self.root, expanded)  # noqa: PTH118 - Path drops a final slash and "./"
         real = Path(os.path.realpath(joined))
         lexical = Path(os.path.normpath(joined))
@@ -123,7 +127,11 @@ class Workspace:
             return "it was changed since it was last read; read it again"
         first_gap = known.ranges[0][1] if known.ranges and known.ranges[0][0] == 1 else 1
         last = data.count(b"\n") + (0 if data.endswith(b"\n") else 1)
-        return None if first_gap > last else f"it was read only in part (line {first_gap} on is unseen); read the rest, or use edit"
+        return (
+            None
+            if first_gap > last
+            else f"it was read only in part (line {first_gap} on is unseen); read the rest, or use edit"
+        )
 
     # ------------------------------------------------------------------------------------------- changing
     @asynccontextmanager
@@ -148,7 +156,12 @@ class Workspace:
     @staticmethod
     def _was_whole(stamp: _Stamp, data: bytes) -> bool:
         last = data.count(b"\n") + (0 if data.endswith(b"\n") else 1)
-        return stamp.digest == _digest(data) and bool(stamp.ranges) and stamp.ranges[0][0] == 1 and stamp.ranges[0][1] > last
+        return (
+            stamp.digest == _digest(data)
+            and bool(stamp.ranges)
+            and stamp.ranges[0][0] == 1
+            and stamp.ranges[0][1] > last
+        )
 
     # ------------------------------------------------------------------------------------------- logs
     @property

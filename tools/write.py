@@ -61,5 +61,7 @@ def _encoded(before: bytes, content: str) -> bytes:
         return content.encode("utf-8")
     file = decode(before)
     if (left_out := placeholder_in(content, file.text)) is not None:
-        raise ToolError(f"the content holds a placeholder for left-out text ({left_out!r}); write the whole file, or use edit")
+        raise ToolError(
+            f"the content holds a placeholder for left-out text ({left_out!r}); write the whole file, or use edit"
+        )
     return file.whole(content)

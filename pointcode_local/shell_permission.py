@@ -1,0 +1,383 @@
+"""Judges one command line: what forbids it, what makes it ask, and whether every part of it is allowed.
+
+Allowing rests on the small reader (`shell_words`) and the grammar agreeing; forbidding on everything that the grammar
+finds, however deep (`shell_tree`).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
+from .shell_safety import NEVER_BY_WILDCARD, danger, read_only, split_options
+from .shell_tree import INTERPRETERS, Reading, base_name, candidates, read_tree
+from .shell_words import Simple, Unsure, Word, read_plain
+from .tools.base import ToolError
+from .tools.secrets import is_secret
+from .tools.workspace import Place, Workspace
+
+MAX_EXPANDED = 2000
+MAX_WALKED = 20_000
+PATTERN_FIRST = frozenset(
+    {"grep", "egrep", "fgrep", "rg", "ag", "ack", "sed", "awk", "gawk", "mawk", "jq", "tr", "find"}
+)
+NO_PATHS = frozenset({"echo", "printf", "true", "false", "test", "date", "seq", "sleep", "expr"})
+HARMLESS_TARGETS = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/")
+
+
+class ShellJudge:
+    """All questions about one command line; every answer is a reason, or None."""
+
+    def __init__(self, rules: Rules, line: str, workspace: Workspace) -> None:
+        self.rules = rules
+        self.line = line
+        self.workspace = workspace
+        self.plain = self._agreed(read_plain(line.strip(" \t")))
+
+    @cached_property
+    def tree(self) -> Reading:
+        return read_tree(self.line)
+
+    def _agreed(self, plain: tuple[Simple, ...] | Unsure) -> tuple[Simple, ...] | Unsure:
+        """The small reader's commands, if the grammar sees the same words."""
+        if isinstance(plain, Unsure):
+            return plain
+        ours = [tuple(word.text for word in command.words) for command in plain]
+        theirs = {tuple(word.rstrip("\0") for word in words) for words in self.tree.commands}
+        if not all(words in theirs or _same_raw(command, theirs) for words, command in zip(ours, plain, strict=True)):
+            return Unsure("it could be read in two ways")
+        return plain
+
+    # --------------------------------------------------------------------------------------------- forbidding
+    def denied(self) -> str | None:
+        """A deny rule that the line falls under."""
+        for rule in self.rules.of("deny"):
+            if (what := self._falls_under(rule)) is not None:
+                return f"{what} is covered by the rule deny {rule.text}"
+        return None
+
+    def asked(self) -> str | None:
+        """An ask rule that the line falls under."""
+        for rule in self.rules.of("ask"):
+            if (what := self._falls_under(rule)) is not None:
+                return f"{what} is covered by the rule ask {rule.text}"
+        return None
+
+    def _falls_under(self, rule: Rule) -> str | None:
+        if tool_matches(rule, "shell"):
+            if rule.pattern is None:
+                return "every command"
+            return self.line.strip() if self._runs(rule.pattern) else None
+        if rule.pattern is None:
+            return None
+        if rule.tool == "read":
+            return next(
+                (place.name for place in self.touched + self.below if path_matches(rule, self._names(place))), None
+            )
+        if rule.tool in WRITERS and self.not_read_only() is not None:
+            return next((place.text for place in self.touched if path_matches(rule, self._names(place))), None)
+        return None
+
+    def _runs(self, pattern: str) -> bool:
+        """Might the line run a command that the pattern names?"""
+        if command_matches(pattern, self.line.strip()) or command_matches(pattern, " ".join(self.line.split())):
+            return True
+        if any(_may_match(pattern, words) for words in self.tree.commands):
+            return True
+        if isinstance(self.plain, Unsure) or self.tree.texts:
+            return self._mentions(pattern)
+        return False
+
+    def _mentions(self, pattern: str) -> bool:
+        """Does a program text, or a line that is only known when it runs, hold the pattern's fixed words in order?"""
+        prefix = fixed_prefix(pattern).split()
+        if not prefix:
+            return False
+        hidden = self.tree.unsure or any(base_name(words[0]) in INTERPRETERS for words in self.tree.commands)
+        texts = [*self.tree.texts, *([self.line] if hidden else [])]
+        wanted = (
+            r"(?<![\w-])"
+            + r"\s+".join(re.escape(word) for word in prefix)
+            + ("" if pattern.strip().endswith("*") else r"(?![\w-])")
+        )
+        if any(re.search(wanted, re.sub(r"[\"'\\,()\[\]{}]+", " ", text)) for text in texts):
+            return True
+        return (
+            bool(self.tree.unsure) and re.search(rf"(?<![\w-]){re.escape(prefix[0])}(?![\w-])", self.line) is not None
+        )
+
+    # --------------------------------------------------------------------------------------------- files
+    @cached_property
+    def touched(self) -> tuple[Place, ...]:
+        """Every existing or plainly named file that the line may touch, through globs and inside program texts too."""
+        places: dict[str, Place] = {}
+        for text in self._path_texts():
+            for name in self._expanded(text):
+                try:
+                    places.setdefault(name, self.workspace.resolve(name))
+                except ToolError:
+                    continue
+        return tuple(places.values())
+
+    def _path_texts(self) -> Iterator[str]:
+        for word in dict.fromkeys(self.tree.words):
+            yield from _pieces(word)
+        loose = re.findall(r"[\w.~/*?\[\]@+-]+", self.line)
+        for token in dict.fromkeys(loose):
+            for piece in (token, token.lstrip("/"), token.rsplit("/", 1)[-1]):
+                if piece and (os.path.lexists(self.workspace.root / piece) or re.search(r"[*?\[]", piece)):
+                    yield piece
+
+    def _expanded(self, text: str) -> list[str]:
+        """A word and the files that it stands for as a glob."""
+        if not re.search(r"[*?\[]", text):
+            return [text]
+        base = os.path.expanduser(text) if text.startswith("~/") else text
+        found = glob.iglob(base, root_dir=self.workspace.root, include_hidden=True, recursive=True)
+        return [text, *(name for _, name in zip(range(MAX_EXPANDED), found, strict=False))]
+
+    @cached_property
+    def below(self) -> tuple[Place, ...]:
+        """Files in the workspace's folders that a command reading whole folders would come upon: secrets, and what rules
+        on reading name."""
+        reading = [_reads_folders(words) for words in self.tree.commands]
+        if not any(reading):
+            return ()
+        rules = [rule for rule in self.rules.items if rule.tool == "read" and rule.effect != "allow" and rule.pattern]
+        found: list[Place] = []
+        count = 0
+        for where, names, files in os.walk(self.workspace.root):
+            names[:] = [
+                name
+                for name in names
+                if name not in (".git", "node_modules") and ("hidden" in reading or name[0] != ".")
+            ]
+            for name in files:
+                place = self.workspace.resolve(os.path.join(where, name))  # noqa: PTH118
+                wanted = is_secret(place.path) or any(path_matches(rule, self._names(place)) for rule in rules)
+                if wanted and ("hidden" in reading or name[0] != "."):
+                    found.append(place)
+            count += len(files)
+            if count > MAX_WALKED:
+                break
+        return tuple(found)
+
+    def _names(self, place: Place) -> tuple[str, ...]:
+        display = self.workspace.display
+        return tuple(
+            dict.fromkeys(
+                (place.text.removeprefix("./"), display(place.lexical), str(place.lexical), place.name, str(place.path))
+            )
+        )
+
+    def guarded(self, *, folders: bool = True) -> str | None:
+        """A secret, or a protected file, that the line touches; with `folders`, also where it reads whole folders."""
+        for place in self.touched + (self.below if folders else ()):
+            if (is_secret(place.path) or is_secret(place.lexical)) and self._counts(place):
+                return f"it touches {place.name}, which may hold secrets"
+        for target in self.tree.writes:
+            if target.startswith(HARMLESS_TARGETS):
+                continue
+            try:
+                place = self.workspace.resolve(target)
+            except ToolError:
+                return f"it writes to {target!r}"
+            if not place.inside and not _is_temporary(place.path):
+                return f"it writes outside the workspace ({place.path})"
+            if place.inside and {".git", ".pointcode"} & set(place.path.relative_to(self.workspace.root).parts[:-1]):
+                return f"it writes to {place.name}, where a change can run something later"
+        return None
+
+    @staticmethod
+    def _counts(place: Place) -> bool:
+        """A name that merely looks like a secret's does not count when there is no such file and it is no path."""
+        return (
+            os.path.lexists(place.path)
+            or os.path.lexists(place.lexical)
+            or "/" in place.text
+            or place.text.startswith(".env")
+        )
+
+    # --------------------------------------------------------------------------------------------- allowing
+    def is_allowed_exactly(self) -> bool:
+        """An allow rule without a wildcard is this whole line, letter for letter."""
+        rules = [rule for rule in self.rules.of("allow") if rule.tool == "shell" and rule.is_exact]
+        return any(command_matches(rule.pattern or "", self.line.strip()) for rule in rules)
+
+    def unknowable(self) -> str | None:
+        """In mode auto: why a rule that forbids something cannot be checked on this line."""
+        forbids = any(rule.effect != "allow" and tool_matches(rule, "shell") for rule in self.rules.items)
+        if forbids and self.tree.unsure:
+            return f"rules forbid some commands, and of this one {self.tree.unsure[0]}"
+        return None
+
+    def not_read_only(self) -> str | None:
+        """Why the line is not made of reading commands only."""
+        if isinstance(self.plain, Unsure):
+            return self.plain.reason
+        return (
+            self.guarded()
+            or next(
+                (f"`{command.source}` is not known to only read" for command in self._all() if not read_only(command)),
+                None,
+            )
+            or self._leaves()
+        )
+
+    def not_allowed(self) -> str | None:
+        """Why some part of the line is neither allowed by a rule nor known to only read."""
+        if isinstance(self.plain, Unsure):
+            return self.plain.reason
+        for command in self._all():
+            if not read_only(command) and (reason := self._uncovered(command)) is not None:
+                return reason
+        return self._leaves()
+
+    def _all(self) -> list[Simple]:
+        return [self._with_globs(command) for command in self.plain] if not isinstance(self.plain, Unsure) else []
+
+    def _with_globs(self, command: Simple) -> Simple:
+        """The command as the shell would call it, with globs replaced by the names they now stand for."""
+        words: list[Word] = [command.words[0]]
+        for word in command.words[1:]:
+            if not word.has_glob or word.raw[:1] in "'\"":
+                words.append(word)
+                continue
+            names = self._expanded(word.text)[1:]
+            words += [Word(name, name) for name in names] or [replace(word, has_glob=False)]
+        return replace(command, words=tuple(words))
+
+    def _uncovered(self, command: Simple) -> str | None:
+        harm = danger(command)
+        reason = f"no rule allows `{command.source}`"
+        for rule in self.rules.of("allow"):
+            if not tool_matches(rule, "shell"):
+                continue
+            pattern = rule.pattern
+            if pattern is None:
+                if command.name not in NEVER_BY_WILDCARD and harm is None:
+                    return None
+                continue
+            if not (command_matches(pattern, command.canonical) or command_matches(pattern, command.source)):
+                continue
+            if rule.is_exact:
+                return None
+            if command.name in NEVER_BY_WILDCARD and command.name not in fixed_prefix(pattern).split()[1:]:
+                reason = f"`{command.name}` runs other commands"
+            elif harm is not None and harm not in fixed_prefix(pattern).split():
+                reason = f"{harm!r} makes `{command.name}` write or run something"
+            else:
+                return None
+        return reason
+
+    def _leaves(self) -> str | None:
+        """A path argument that leads out of the workspace, or cannot be followed."""
+        assert not isinstance(self.plain, Unsure)
+        cwd = self.workspace.root
+        for at, command in enumerate(self._all()):
+            if command.name == "cd":
+                if at > 0 or len(command.words) != 2 or command.words[1].text == "-":
+                    return "it changes the folder in a way that cannot be followed"
+                place = self.workspace.resolve(command.words[1].text)
+                if not place.inside:
+                    return f"{command.words[1].text} leads outside the workspace ({place.path})"
+                cwd = place.path
+                continue
+            for text in self._operand_paths(command):
+                if (reason := self._outside(text, cwd)) is not None:
+                    return reason
+        return None
+
+    def _operand_paths(self, command: Simple) -> Iterator[str]:
+        for word in command.inputs:
+            yield word.text
+        if command.name in NO_PATHS:
+            return
+        words = list(command.words[1:])
+        options, operands = split_options([word.text for word in words])
+        if command.name in PATTERN_FIRST and not any(
+            re.match(r"-[A-Za-z]*[ef]|--regexp|--file|--expression", option) for option in options
+        ):
+            operands = operands[1:] if command.name != "find" else operands
+        for text in operands:
+            yield from _pieces(text)
+        for option in options:
+            yield from (piece for piece in _option_values(option) if "/" in piece or piece.startswith(("~", "..")))
+
+    def _outside(self, text: str, cwd: Path) -> str | None:
+        if not text or re.match(r"[a-z]+://", text):
+            return None
+        try:
+            place = self.workspace.resolve(text, cwd)
+        except ToolError as error:
+            return str(error)
+        if place.inside or place.path == Path("/dev/null"):
+            return None
+        return f"{text} leads outside the workspace ({place.path})"
+
+
+def _same_raw(command: Simple, theirs: set[tuple[str, ...]]) -> bool:
+    return tuple(word.raw for word in command.words) in theirs
+
+
+def _may_match(pattern: str, words: tuple[str, ...]) -> bool:
+    if any(command_matches(pattern, text) for text in candidates(words)):
+        return True
+    unknown = next((at for at, word in enumerate(words) if word.endswith("\0")), None)
+    if unknown is None or unknown == 0:
+        return False
+    known = next(candidates(words[:unknown])) + " "
+    prefix = fixed_prefix(pattern)
+    return prefix.startswith(known) or known.startswith(prefix)
+
+
+def _pieces(word: str) -> Iterator[str]:
+    """A word, and the parts of it that may be a path of their own (`--file=x`, `HEAD:x`, `-fx`, `a,b`)."""
+    yield word
+    yield from _option_values(word)
+
+
+def _option_values(word: str) -> Iterator[str]:
+    parts = [part for part in re.split(r"[=:,@]", word) if part]
+    if len(parts) > 1:
+        yield from parts[1:] if word.startswith("-") else parts
+    if re.match(r"-[A-Za-z][^-=]", word):
+        yield word[2:]
+
+
+def _reads_folders(words: tuple[str, ...]) -> str:
+    """Does a command read the files of whole folders? "hidden": those with a dot too; "plain": the others; "": no."""
+    name = base_name(words[0])
+    rest = [word.rstrip("\0") for word in words[1:]]
+    match name:
+        case "grep" | "egrep" | "fgrep" | "zgrep":
+            found = any(
+                re.fullmatch(r"-[A-Za-z]*[rR].*|--(dereference-)?rec.*|--directories=rec.*|-d", word) for word in rest
+            )
+        case "rg" | "ag" | "ack":
+            if not any(re.fullmatch(r"--(hidden|no-ignore.*|unrestricted)|-[A-Za-z.]*[u.].*", word) for word in rest):
+                return "plain"
+            found = True
+        case "git":
+            found = "grep" in rest
+        case "find" | "fd":
+            found = any(re.fullmatch(r"-(exec|ok)(dir)?|-x|-X|--exec.*", word) for word in rest)
+        case "cp" | "scp":
+            found = any(re.fullmatch(r"-[A-Za-z]*[rRa].*", word) for word in rest)
+        case "tar" | "zip" | "7z" | "rsync" | "xargs":
+            found = True
+        case _:
+            found = False
+    return "hidden" if found else ""
+
+
+def _is_temporary(path: Path) -> bool:
+    folders = {Path("/tmp"), Path(os.path.realpath(tempfile.gettempdir()))}
+    return any(folder in path.parents for folder in folders)

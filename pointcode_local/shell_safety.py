@@ -1,0 +1,251 @@
+"""Which plain commands only read, and which options make a harmless-looking command write or run something."""
+
+from __future__ import annotations
+
+import re
+
+from .shell_tree import WRAPPERS
+from .shell_words import Simple
+
+# Names that change what later words mean, or run what they are given: never covered by a rule with a wildcard.
+NEVER_BY_WILDCARD = (
+    WRAPPERS
+    - frozenset(
+        ["docker", "podman", "kubectl", "make", "just", "npx", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "rye", "nix", "tox", "nox", "mise", "asdf", "bundle", "bunx", "pnpx", "find", "fd"]
+    )
+) | frozenset(
+    ["export", "declare", "typeset", "readonly", "local", "unset", "set", "shopt", "enable", "hash", "alias", "unalias", "pushd", "popd", "mapfile", "readarray", "read", "let", "getopts", "umask", "ulimit", "bind", "complete", "fc", "history", "jobs", "fg", "bg", "disown", "wait", "kill", "return", "exit", "break", "continue", "shift"]
+)
+
+_SHORT = r"-[{}]+"
+_NUMBER = r"-\d+|-[nc]\s*\+?\d*|--(lines|bytes)(=\+?-?\d+)?"
+# Command -> what its option words may look like. A command that is not here is not read-only.
+READ_ONLY: dict[str, re.Pattern[str]] = {
+    name: re.compile(options)
+    for name, options in {
+        "ls": r"-[aAlhrtRSsd1FGgnopiCmxXkBbcqQuUvN]+|--(all|almost-all|human-readable|recursive|reverse|directory|inode|size|color(=\w+)?|sort=\w+|time=\w+|group-directories-first)",
+        "cat": r"-[AbEnsTuvet]+|--(number|number-nonblank|show-all|show-ends|show-tabs|squeeze-blank)",
+        "head": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)",
+        "tail": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)|\+\d+",
+        "wc": r"-[clmwL]+|--(lines|words|bytes|chars|max-line-length)",
+        "nl": r"-[bafvinwsd]+\w*",
+        "pwd": r"-[LP]",
+        "echo": r"-[neE]+",
+        "true": r"(?!)",
+        "false": r"(?!)",
+        "whoami": r"(?!)",
+        "id": r"-[ugGn]+",
+        "uname": r"-[asnrvmpio]+",
+        "which": r"-a",
+        "basename": r"-[az]+|-s|--suffix=\S*",
+        "dirname": r"-z",
+        "realpath": r"-[emLPsqz]+",
+        "readlink": r"-[femnqsvz]+",
+        "stat": r"-[Lt]+|-c|--format=.*|--printf=.*|-f",
+        "file": r"-[bihkLNprsvz0]+|--(brief|mime|mime-type|mime-encoding)",
+        "du": r"-[aAbchHkLmsSx0]+|-d|-d\d+|--(max-depth=\d+|summarize|human-readable|apparent-size|total|all)",
+        "df": r"-[ahHiklmPT]+",
+        "grep": r"-[EFGPiwxcLlnoqshHvyabTzZrRU]+|-[ABCmde]|-[ABCm]\d+|-e.*|--(color(=\w+)?|include=.*|exclude=.*|exclude-dir=.*|ignore-case|word-regexp|line-number|count|files-with-matches|files-without-match|invert-match|only-matching|recursive|fixed-strings|extended-regexp|perl-regexp|no-messages|with-filename|no-filename|max-count=\d+|(after-|before-)?context=\d+|binary-files=\w+|text|regexp=.*)",
+        "rg": r"-[iSswxvcloNnHIFPUauL0.]+|-[ABCmegtT]|-[ABCm]\d+|-[egtT].*|--(hidden|no-ignore|ignore-case|smart-case|case-sensitive|word-regexp|line-number|no-line-number|count|files-with-matches|files-without-match|files|fixed-strings|only-matching|heading|no-heading|with-filename|no-filename|glob=.*|type=\w+|max-count=\d+|(after-|before-)?context=\d+|color=\w+|sort=\w+|multiline|stats|json|max-depth=\d+|regexp=.*)",
+        "sort": r"-[bdfghiMnRrVcCmsuz]+|-[kt].*|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|ignore-case|field-separator=.*|key=.*)",
+        "uniq": r"-[cdDuiz]+|-[fsw]\d*|--(count|repeated|unique|ignore-case)",
+        "cut": r"-[bcfdsnz].*|--(fields|delimiter|characters|bytes|output-delimiter)=.*|--complement|--only-delimited",
+        "tr": r"-[cCdst]+",
+        "diff": r"-[abBcdeiNnpqrstTuUwyE]+|-[UC]\d+|--(unified(=\d+)?|brief|recursive|side-by-side|ignore-all-space|ignore-space-change|ignore-blank-lines|color(=\w+)?|stat)",
+        "cmp": r"-[bls]+",
+        "comm": r"-[123]+",
+        "column": r"-[tx]+|-s.*|-c\d+",
+        "tree": r"-[adfilpshugDFtrvcUCnLIPNqxJX]+|-L\d+|--(dirsfirst|noreport|prune|gitignore|filelimit=?\d*)",
+        "find": r"-(name|iname|path|ipath|wholename|regex|iregex|type|maxdepth|mindepth|size|mtime|mmin|ctime|cmin|atime|amin|newer|empty|not|o|a|or|and|print|print0|prune|perm|user|group|links|daystart|depth|true|false|readable|executable|writable|xdev|mount|L|P|H|\d+[kMGcwb]?)",
+        "sed": r"-[nErsuz]+|-e|--(quiet|silent|expression=.*|regexp-extended|null-data|separate|unbuffered|posix|sandbox)",
+        "cd": r"(?!)",
+        "test": r"-\w+",
+        "date": r"-[uRI]+|--(utc|iso-8601(=\w+)?|rfc-3339=\w+)",
+        "md5sum": r"(?!)",
+        "sha1sum": r"(?!)",
+        "sha256sum": r"(?!)",
+    }.items()
+}
+_LOG_OPTIONS = (
+    r"-[pusnwbzgGiEFPcmMR]+|-\d+|-[UnSGLM]\d*.*|--(oneline|graph|stat(=\S+)?|shortstat|numstat|name-only|name-status|all|decorate(=\w+)?|no-decorate|"
+    r"patch|no-patch|raw|summary|abbrev-commit|abbrev=\d+|no-color|color(=\w+)?|reverse|merges|no-merges|first-parent|follow|cached|staged|"
+    r"word-diff(=\w+)?|unified=\d+|ignore-all-space|ignore-space-change|no-renames|find-renames(=\S+)?|diff-filter=\w+|minimal|histogram|patience|"
+    r"max-count=\d+|skip=\d+|since=.*|until=.*|after=.*|before=.*|author=.*|committer=.*|grep=.*|format=.*|pretty(=.*)?|date=.*|branches|tags|"
+    r"remotes|no-ext-diff|no-textconv|check|exit-code|quiet|full-index|relative(=.*)?|no-prefix|topo-order|date-order|left-right|merge-base)"
+)
+GIT_READ_ONLY: dict[str, re.Pattern[str]] = {
+    name: re.compile(options)
+    for name, options in {
+        "status": r"-[sbuvz]+|-u\w+|--(short|branch|porcelain(=\w+)?|untracked-files(=\w+)?|ignored(=\w+)?|long|verbose|show-stash|ahead-behind)",
+        "log": _LOG_OPTIONS,
+        "diff": _LOG_OPTIONS,
+        "show": _LOG_OPTIONS,
+        "shortlog": r"-[nsec]+",
+        "blame": r"-[wlstfneCM]+|-L.*|--(line-porcelain|porcelain|date=\w+)",
+        "rev-parse": r"--(abbrev-ref|short(=\d+)?|show-toplevel|verify|git-dir|is-inside-work-tree|show-prefix|symbolic-full-name|quiet)",
+        "ls-files": r"-[cdmoistuvz]+|--(cached|deleted|modified|others|stage|exclude-standard|full-name)",
+        "ls-tree": r"-[drtlz]+|--(name-only|long|full-name|full-tree)",
+        "describe": r"--(tags|always|dirty|long|abbrev=\d+|all)",
+        "cat-file": r"-[tspe]",
+        "merge-base": r"--(all|is-ancestor|fork-point)",
+        "rev-list": r"--(count|all|max-count=\d+|left-right)|-\d+|-n",
+    }.items()
+}
+# git subcommands that only read when they have no argument beyond these options
+GIT_LISTING = {
+    "branch": re.compile(r"-[arv]+|--(all|remotes|list|verbose|show-current|merged|no-merged)"),
+    "tag": re.compile(r"-[ln]+|--list"),
+    "remote": re.compile(r"-v|--verbose"),
+    "stash": re.compile(r"list"),
+    "worktree": re.compile(r"list"),
+}
+
+# Command -> options that write or run, whatever rule allows the command.
+DANGEROUS: dict[str, re.Pattern[str]] = {
+    name: re.compile(options, re.DOTALL)
+    for name, options in {
+        "find": r"-(exec|execdir|ok|okdir|delete|fprint.*|fls|files0-from)",
+        "fd": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
+        "fdfind": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
+        "sort": r"-[A-Za-z]*[oT].*|--o.*|--co.*|--te.*|--files0.*|--fi.*",
+        "tree": r"-[A-Za-z]*o.*|--output.*|-R",
+        "rg": r"--pre|--pre=.*|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip|--hyperlink.*",
+        "ag": r"--pag.*|-[A-Za-z]*z.*",
+        "ack": r"--pag.*|--ackrc.*|--output.*",
+        "man": r"-[A-Za-z]*[PHCpE].*|--pa.*|--ht.*|--br.*|--co.*|--pre.*",
+        "less": r".*",
+        "more": r".*",
+        "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
+        "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
+        "zip": r"-.*T.*|--unzip.*|--test.*",
+        "rsync": r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*|--daemon",
+        "scp": r"-[A-Za-z]*[SoF].*",
+        "curl": r"-[A-Za-z]*[oOKTJDc].*|--output.*|--remote.*|--config.*|--upload.*|--dump.*|--cookie-jar.*|--trace.*|--libcurl.*|--stderr.*|--etag-save.*",
+        "wget": r"-[A-Za-z]*[OoaePirE].*|--output.*|--append.*|--execute.*|--use-askpass.*|--config.*|--directory.*|--post-file.*|--body-file.*|--save.*",
+        "file": r"-[A-Za-z]*[CmS].*|--compile|--magic.*",
+        "date": r"-[A-Za-z]*[sf].*|--se.*|--file.*",
+        "yq": r"-[A-Za-z]*i.*|--in.*",
+        "perl": r"-[A-Za-z]*[ieE].*",
+        "ruby": r"-[A-Za-z]*[ie].*",
+        "awk": r"-[A-Za-z]*[fiElL].*|--file.*|--include.*|--load.*|--exec.*|--inplace.*",
+        "gawk": r"-[A-Za-z]*[fiElLdDop].*|--.*",
+        "mawk": r"-[A-Za-z]*f.*|-W.*",
+        "sed": r"-[nErsuzE]*[ifl].*|--i.*|--fi.*|--fo.*",
+        "printf": r"-v.*",
+        "xxd": r"-[A-Za-z]*r.*",
+        "split": r"--filter.*",
+        "ctags": r"--options.*|-L.*",
+        "pytest": r"-[A-Za-z]*p.*|-c.*|--rootdir.*|--confcutdir.*|-o.*|--override.*",
+        "gcc": r"-wrapper|-fplugin.*|-B.*|-specs.*",
+        "dd": r"of=.*",
+    }.items()
+}
+DANGEROUS_GIT = frozenset(
+    ["bisect", "submodule", "filter-branch", "difftool", "mergetool", "config", "credential", "daemon", "fast-import", "send-email", "instaweb", "gui", "citool", "hook", "maintenance", "archive", "bundle", "format-patch", "update-ref", "update-index", "symbolic-ref", "replace", "notes", "clean"]
+)
+_SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\]|\\.)*/I?)?(?:,(?:\+?\d+|\$|/(?:[^/\\]|\\.)*/I?))?!?"
+_SED_SUBSTITUTE = r"s([/|,#:@!%])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*"
+SED_SAFE = re.compile(rf"\s*(?:{_SED_ADDRESS}\s*(?:[pdqDNnGgHhxP=]|q\d*|{_SED_SUBSTITUTE})?\s*;?\s*)")
+_AWK_UNSAFE = re.compile(r"system|getline|[|>@]|close|fflush|ENVIRON|include|load")
+
+
+def read_only(command: Simple) -> bool:
+    """Does the command only read, by its name and every one of its options?"""
+    if any(word.has_glob and word.raw[0] in "*?[" for word in command.words[1:]) and command.name != "echo":
+        return False  # may expand to an option; the caller expands such words first
+    name, rest = command.name, [word.text for word in command.words[1:]]
+    if name == "git":
+        return _git_read_only(rest)
+    allowed = READ_ONLY.get(name)
+    if allowed is None or danger(command) is not None:
+        return False
+    if name in ("echo", "test"):
+        return True
+    options, operands = split_options(rest)
+    if name == "find":
+        options, operands = [w for w in rest if w.startswith("-")], [w for w in rest if not w.startswith("-")]
+    if name in ("date",) and any(not word.startswith("+") for word in operands):
+        return False
+    if name == "cd" and len(operands) != 1:
+        return False
+    return all(allowed.fullmatch(option) for option in options)
+
+
+def split_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """Option words before `--`, and the others."""
+    options: list[str] = []
+    operands: list[str] = []
+    for at, word in enumerate(words):
+        if word == "--":
+            return options, operands + words[at + 1 :]
+        (options if word.startswith("-") and word != "-" else operands).append(word)
+    return options, operands
+
+
+def _git_read_only(words: list[str]) -> bool:
+    while words and words[0] in ("--no-pager", "-P", "--no-optional-locks"):
+        words = words[1:]
+    if not words:
+        return False
+    sub, rest = words[0], words[1:]
+    if sub in GIT_LISTING:
+        return all(GIT_LISTING[sub].fullmatch(word) for word in rest) and (
+            sub not in ("stash", "worktree") or bool(rest)
+        )
+    allowed = GIT_READ_ONLY.get(sub)
+    return allowed is not None and all(allowed.fullmatch(option) for option in split_options(rest)[0])
+
+
+def danger(command: Simple) -> str | None:
+    """The word that makes the command write or run something although it looks harmless; None when there is none."""
+    name, words = command.name, [word.text for word in command.words[1:]]
+    pattern = DANGEROUS.get(name)
+    options = words if name in ("find", "dd", "tar") else split_options(words)[0]
+    if pattern is not None:
+        for word in options:
+            if pattern.fullmatch(word):
+                return word
+    if name == "tar" and words and re.fullmatch(r"[A-Za-z]*[IFP][A-Za-z]*", words[0]):
+        return words[0]
+    match name:
+        case "uniq":
+            operands = [w for w in split_options(words)[1]]
+            return operands[1] if len(operands) > 1 else None
+        case "sed":
+            return _sed_danger(words)
+        case "awk" | "gawk" | "mawk":
+            return next((word for word in words if _AWK_UNSAFE.search(word)), None)
+        case "git":
+            sub = next((word for word in words if not word.startswith("-")), "")
+            return sub if sub in DANGEROUS_GIT else None
+        case _:
+            return None
+
+
+def _sed_danger(words: list[str]) -> str | None:
+    if "--sandbox" in words:
+        return None
+    scripts = _sed_scripts(words)
+    return next((script for script in scripts if not _sed_is_safe(script)), None)
+
+
+def _sed_scripts(words: list[str]) -> list[str]:
+    scripts: list[str] = []
+    for at, word in enumerate(words):
+        if re.fullmatch(r"-[nErsuz]*e", word):
+            scripts += words[at + 1 : at + 2]
+        elif found := re.fullmatch(r"(?:-[nErsuz]*e|--e\w*=)(.+)", word, re.DOTALL):
+            scripts.append(found.group(1))
+        elif word.startswith("--e"):
+            scripts += words[at + 1 : at + 2]
+    return scripts or split_options(words)[1][:1]
+
+
+def _sed_is_safe(script: str) -> bool:
+    at = 0
+    while at < len(script):
+        found = SED_SAFE.match(script, at)
+        if found is None or found.end() == at:
+            return False
+        at = found.end()
+    return True

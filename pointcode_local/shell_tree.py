@@ -1,0 +1,215 @@
+"""Everything a command line might run, for rules that forbid: read from the tree-sitter-bash parse, through wrappers,
+substitutions, functions and nested shells. It would rather name too much than too little."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from .shell_words import quoted
+
+MAX_DEPTH = 6
+SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "busybox"])
+WRAPPERS = SHELLS | frozenset(
+    ["env", "sudo", "doas", "xargs", "timeout", "nohup", "time", "nice", "ionice", "stdbuf", "setsid", "eval", "exec", "command", "builtin", "source", ".", "trap", "watch", "script", "su", "chroot", "unshare", "nsenter", "flock", "parallel", "strace", "ltrace", "gdb", "catchsegv", "coproc", "ssh", "torify", "proxychains", "firejail", "bwrap", "taskset", "chrt", "unbuffer", "faketime", "dbus-run-session", "xvfb-run", "pkexec", "runuser", "start-stop-daemon", "systemd-run", "at", "batch", "entr", "find", "fd", "npx", "pnpx", "bunx", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "rye", "nix", "nix-shell", "direnv", "bundle", "docker", "podman", "kubectl", "make", "just", "tox", "nox", "mise", "asdf"]
+)
+INTERPRETERS = frozenset(
+    ["python", "perl", "ruby", "node", "nodejs", "php", "lua", "awk", "gawk", "mawk", "deno", "bun", "osascript", "pwsh", "tclsh", "expect", "R", "Rscript"]
+)
+DATA_COMMANDS = frozenset(
+    ["echo", "printf", "cat", "head", "tail", "grep", "egrep", "fgrep", "rg", "ls", "git", "sed", "cut", "tr", "wc", "sort", "uniq", "diff", "test", "[", "true", "false", "cd", "pwd", "touch", "mkdir", "rm", "cp", "mv"]
+)
+CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was found. `commands` are word lists (a word that cannot be known stands as it is written and ends with
+    U+0000); `words` every literal word and redirection target; `writes` the targets of output redirections; `unsure` why
+    not all could be known; `texts` embedded program texts."""
+
+    commands: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    words: list[str] = field(default_factory=list[str])
+    writes: list[str] = field(default_factory=list[str])
+    unsure: list[str] = field(default_factory=list[str])
+    texts: list[str] = field(default_factory=list[str])
+
+
+@cache
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def read_tree(line: str) -> Reading:
+    """Read a command line and all that is nested in it."""
+    reading = Reading()
+    _read(line, reading, 0)
+    return reading
+
+
+def _read(line: str, reading: Reading, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        reading.unsure.append("commands are nested too deeply")
+        return
+    source = line.encode("utf-8", "replace")
+    root = _parser().parse(source).root_node
+    if root.has_error:
+        reading.unsure.append("the command line could not be parsed")
+        for piece in re.split(r"[;&|\n(){}`]|\$\(", line):
+            words = tuple(piece.replace("\\", "").replace("'", "").replace('"', "").split())
+            if words:
+                _command(words, reading, depth)
+    for node in _walk(root):
+        if node.type in ("command", "declaration_command", "unset_command"):
+            _command(tuple(_words(node)), reading, depth)
+        elif node.type == "file_redirect":
+            _redirect(node, reading)
+        elif node.type == "heredoc_body":
+            reading.texts.append(_text(node))
+            _nested(_text(node), reading, depth)
+        elif node.type == "herestring_redirect":
+            text = "".join(_value(child)[0] for child in node.named_children)
+            reading.texts.append(text)
+            _nested(text, reading, depth)
+        elif node.type == "variable_assignment":
+            value = node.child_by_field_name("value")
+            if value is not None:
+                reading.words.append(_value(value)[0])
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += reversed(node.named_children)
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def _words(command: Node) -> Iterator[str]:
+    for child in command.children:
+        if child.type in ("variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect"):
+            continue
+        if child.type == "command_name":
+            child = child.named_children[0] if child.named_children else child
+        value, known = _value(child)
+        yield value if known else value + "\0"
+
+
+def _value(node: Node) -> tuple[str, bool]:
+    """A word's value as far as it can be known, and whether it is wholly known."""
+    text = _text(node)
+    match node.type:
+        case "raw_string":
+            return text[1:-1], True
+        case "ansi_c_string":
+            return _ansi(text[2:-1]), True
+        case "string" | "translated_string":
+            inner = text[text.index('"') + 1 : -1]
+            return re.sub(r'\\(["\\$`\n])', r"\1", inner), not re.search(r"(?<!\\)[$`]", inner)
+        case "concatenation":
+            parts = [_value(child) for child in node.children]
+            return "".join(value for value, _ in parts), all(known for _, known in parts)
+        case "word" | "number" | "variable_name" | "extglob_pattern" | "regex":
+            known = not re.search(r"(?<!\\)[*?\[{$`]", text)
+            return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL), known
+        case _ if not node.is_named:
+            return text, True
+        case _:
+            return text, False
+
+
+def _ansi(text: str) -> str:
+    try:
+        return codecs.decode(text.encode("latin-1", "backslashreplace"), "unicode_escape")
+    except UnicodeDecodeError:
+        return text
+
+
+def _redirect(node: Node, reading: Reading) -> None:
+    target = node.child_by_field_name("destination")
+    if target is None:
+        return
+    value, known = _value(target)
+    operator = "".join(_text(child) for child in node.children if not child.is_named)
+    reading.words.append(value)
+    if ">" in operator and not (operator.endswith("&") and value.isdigit()):
+        reading.writes.append(value)
+        if not known:
+            reading.unsure.append("it writes to a file whose name is not known")
+
+
+def _nested(text: str, reading: Reading, depth: int) -> None:
+    if text.strip():
+        _read(text, reading, depth + 1)
+
+
+def base_name(word: str) -> str:
+    """A command's name without its folder and version digits (`/usr/bin/python3.11` is `python`)."""
+    name = word.rstrip("\0").rsplit("/", 1)[-1]
+    return re.sub(r"[\d.]+$", "", name) or name
+
+
+def _command(words: tuple[str, ...], reading: Reading, depth: int) -> None:
+    if not words:
+        return
+    reading.words += [word.rstrip("\0") for word in words]
+    reading.commands.append(words)
+    if words[0].endswith("\0"):
+        reading.unsure.append("the command's name is only known when it runs")
+    name = base_name(words[0])
+    if name in WRAPPERS and depth <= MAX_DEPTH:
+        _unwrap(name, words, reading, depth)
+    if name in INTERPRETERS or name in WRAPPERS:
+        reading.texts += words[1:]
+    if name in SHELLS or name in ("eval", "source", "."):
+        _shell(words, reading)
+    elif name not in DATA_COMMANDS:
+        for word in words[1:]:
+            if " " in word and name not in INTERPRETERS:
+                _nested(word.rstrip("\0"), reading, depth)
+                _nested(word.rstrip("\0").partition("=")[2], reading, depth)
+
+
+def _unwrap(name: str, words: tuple[str, ...], reading: Reading, depth: int) -> None:
+    """Every tail of a wrapper's words may be the command it runs."""
+    for start in range(1, len(words)):
+        tail = words[start:]
+        if not tail[0].startswith("-"):
+            reading.commands.append(tail)
+            if tail[0].endswith("\0"):
+                reading.unsure.append(f"{name} runs a command that is only known when it runs")
+    if name == "eval":
+        _nested(" ".join(word.rstrip("\0") for word in words[1:]), reading, depth)
+    for word in words[1:]:
+        if re.search(r"[\s;|&]", word):
+            _nested(word.rstrip("\0"), reading, depth)
+
+
+def _shell(words: tuple[str, ...], reading: Reading) -> None:
+    if any(word.endswith("\0") for word in words[1:]):
+        reading.unsure.append(f"{words[0]} gets a text that is only known when it runs")
+    if len(words) == 1 or all(word.startswith("-") and not CODE_FLAG.fullmatch(word) for word in words[1:]):
+        reading.unsure.append(f"{words[0]} runs what it reads")
+
+
+def candidates(words: tuple[str, ...]) -> Iterator[str]:
+    """The texts under which a rule may know a command: as it is, without its folder, without leading options."""
+    plain = tuple(quoted(word.rstrip("\0")) for word in words)
+    names = dict.fromkeys((plain[0], plain[0].rsplit("/", 1)[-1]))
+    for name in names:
+        yield " ".join((name, *plain[1:]))
+        if len(plain) > 1 and plain[1].startswith("-"):
+            for start in range(2, len(plain)):
+                yield " ".join((name, *plain[start:]))
+        without = [word for word in plain[1:] if not word.startswith("-")]
+        yield " ".join((name, *without))
