@@ -25,22 +25,13 @@ def dequantize_rows(data: Bytes, format: WeightFormat, cols: int) -> torch.Tenso
         return torch.from_numpy(_PLAIN[format](np.ascontiguousarray(data))).view(rows, cols)
     values, size = BLOCK[format]
     blocks_per_row = cols // values
-    blocks = _as_tensor(np.ascontiguousarray(data)).view(rows * blocks_per_row, size)
+    blocks = torch.from_numpy(np.array(data)).view(rows * blocks_per_row, size)
     out = torch.empty(rows * blocks_per_row, values)
     convert = _BLOCKS[format]
     run = max(1, _RUN_VALUES // values)
     for i in range(0, blocks.shape[0], run):
         convert(blocks[i : i + run], out[i : i + run])
     return out.view(rows, cols)
-
-
-def _as_tensor(data: Bytes) -> torch.Tensor:
-    """A tensor over the same memory. It may be a read-only map: nothing here writes to it."""
-    if data.flags.writeable:
-        return torch.from_numpy(data)
-    pointer, _ = data.__array_interface__["data"]
-    view = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * data.size).from_address(pointer))  # type: ignore[attr-defined]
-    return torch.from_numpy(view)
 
 
 def _f32(data: Bytes) -> np.ndarray:

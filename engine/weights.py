@@ -74,9 +74,11 @@ class WeightTensor:
         """Matrix e as (rows, cols) fp32."""
         return dequantize_rows(self.matrix(e), self.format, self.cols)
 
-    def dequantize_run(self, begin: int, end: int) -> torch.Tensor:
-        """Rows [begin, end) of matrix 0 as (end - begin, cols) fp32."""
-        return dequantize_rows(self.matrix()[begin:end], self.format, self.cols)
+    def run(self, begin: int, end: int) -> WeightTensor:
+        """Rows [begin, end) of matrix 0 as a weight of their own, over the same memory."""
+        n_bytes = (end - begin) * self.row_bytes
+        data = self.data[begin * self.row_bytes :][:n_bytes]
+        return WeightTensor(self.format, end - begin, self.cols, 1, data, self.row_bytes, n_bytes)
 
     def dequantize_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """The chosen rows of matrix 0, in the order given, as (len(rows), cols) fp32."""

@@ -11,12 +11,13 @@ from typing import Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-from ..weights import ModelWeights, WeightKind, WeightTensor
+from ..weights import ModelWeights, WeightKind
 from .config import LayerSpec, ModelConfig
+from .matrices import Matrices
 
 Logits = Literal["all", "last", "none"]
 
-# The head is de-quantised in runs of this many rows, so that a vocabulary of 151,936 never stands in memory as fp32.
+# The head's rows are taken in runs, so that a vocabulary of 151,936 never stands in memory as fp32.
 _HEAD_ROWS = 4096
 
 
@@ -54,16 +55,17 @@ class GrowingKv:
 
 
 class TorchModel:
-    """A model that torch can run. Matrices are de-quantised when a chunk comes to them.
+    """A model that torch can run.
 
-    `cache_bytes` bounds what is kept as fp32 between calls; layers are kept from the first on, as far as that reaches.
+    Matrices are de-quantised when a chunk comes to them; `cache_bytes` bounds what is kept as fp32 between calls.
+    `use_native` lets the extension's kernels de-quantise and multiply (False: torch alone, the independent oracle).
     """
 
-    def __init__(self, weights: ModelWeights, *, cache_bytes: int = 0) -> None:
+    def __init__(self, weights: ModelWeights, *, cache_bytes: int = 0, use_native: bool = True) -> None:
         self.config = weights.config
         self._weights = weights
-        self._cache_left = cache_bytes
-        self._cache: dict[tuple[int, WeightKind, int], torch.Tensor] = {}
+        self._head_matrices = Matrices(cache_bytes=0, use_native=use_native)
+        self._matrices = Matrices(cache_bytes=cache_bytes, use_native=use_native)
         self._vectors: dict[tuple[int, WeightKind], torch.Tensor | None] = {}
         half = self.config.head_dim // 2
         exponents = torch.arange(half, dtype=torch.float32) * 2 / self.config.head_dim
@@ -96,11 +98,8 @@ class TorchModel:
 
     def _head(self, x: torch.Tensor) -> torch.Tensor:
         head = self._weights.need(self.config.n_layers, WeightKind.LM_HEAD)
-        out = torch.empty(x.shape[0], self.config.vocab)
-        for begin in range(0, self.config.vocab, _HEAD_ROWS):
-            rows = head.dequantize_run(begin, min(begin + _HEAD_ROWS, self.config.vocab))
-            torch.matmul(x, rows.T, out=out[:, begin : begin + rows.shape[0]])
-        return out.mul_(self.config.logit_scale)
+        runs = [head.run(i, min(i + _HEAD_ROWS, head.rows)) for i in range(0, head.rows, _HEAD_ROWS)]
+        return torch.cat([self._head_matrices.product(x, run) for run in runs], dim=1).mul_(self.config.logit_scale)
 
     def _attention(
         self,
@@ -130,30 +129,31 @@ class TorchModel:
             scale=config.attn_scale,
             enable_gqa=True,
         )
-        return F.linear(o.squeeze(0).transpose(0, 1).reshape(n_tokens, -1), self._matrix(layer, WeightKind.O))
+        return self._product(o.squeeze(0).transpose(0, 1).reshape(n_tokens, -1), layer, WeightKind.O)
 
     def _ffn(self, h: torch.Tensor, layer: int, spec: LayerSpec) -> torch.Tensor:
         if spec.moe:
             return self._experts(h, layer)
-        gate = F.linear(h, self._matrix(layer, WeightKind.GATE))
-        up = F.linear(h, self._matrix(layer, WeightKind.UP))
-        return F.linear(F.silu(gate).mul_(up), self._matrix(layer, WeightKind.DOWN))
+        gate, up = (self._product(h, layer, kind) for kind in (WeightKind.GATE, WeightKind.UP))
+        return self._product(F.silu(gate).mul_(up), layer, WeightKind.DOWN)
 
     def _experts(self, h: torch.Tensor, layer: int) -> torch.Tensor:
         config = self.config
-        ids, scores = route(F.linear(h, self._matrix(layer, WeightKind.ROUTER)), config)
+        ids, scores = route(self._product(h, layer, WeightKind.ROUTER), config)
         out = torch.zeros_like(h)
         for e in ids.unique().tolist():
             tokens, places = (ids == e).nonzero(as_tuple=True)
             x = h[tokens]
-            gate = F.linear(x, self._matrix(layer, WeightKind.EXPERT_GATE, e))
-            up = F.linear(x, self._matrix(layer, WeightKind.EXPERT_UP, e))
-            y = F.linear(F.silu(gate).mul_(up), self._matrix(layer, WeightKind.EXPERT_DOWN, e))
+            gate, up = (self._product(x, layer, kind, e) for kind in (WeightKind.EXPERT_GATE, WeightKind.EXPERT_UP))
+            y = self._product(F.silu(gate).mul_(up), layer, WeightKind.EXPERT_DOWN, e)
             out.index_add_(0, tokens, y * scores[tokens, places].unsqueeze(1))
         return out
 
     def _project(self, h: torch.Tensor, layer: int, kind: WeightKind, bias: WeightKind) -> torch.Tensor:
-        return F.linear(h, self._matrix(layer, kind), self._vector(layer, bias))
+        return self._matrices.product(h, self._weights.need(layer, kind), 0, self._vector(layer, bias))
+
+    def _product(self, h: torch.Tensor, layer: int, kind: WeightKind, e: int = 0) -> torch.Tensor:
+        return self._matrices.product(h, self._weights.need(layer, kind), e)
 
     def _norm(self, x: torch.Tensor, layer: int, kind: WeightKind) -> torch.Tensor:
         weight = self._vector(layer, kind)
@@ -172,19 +172,6 @@ class TorchModel:
             weight = self._weights.get(layer, kind)
             self._vectors[slot] = None if weight is None else weight.dequantize().view(-1)
         return self._vectors[slot]
-
-    def _matrix(self, layer: int, kind: WeightKind, e: int = 0) -> torch.Tensor:
-        """(rows, cols) fp32."""
-        key = (layer, kind, e)
-        kept = self._cache.get(key)
-        if kept is not None:
-            return kept
-        weight: WeightTensor = self._weights.need(layer, kind)
-        matrix = weight.dequantize(e)
-        if matrix.nbytes <= self._cache_left:
-            self._cache_left -= matrix.nbytes
-            self._cache[key] = matrix
-        return matrix
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool) -> torch.Tensor:

@@ -45,10 +45,13 @@ def reference_logits(reference: Any, ids: list[int]) -> torch.Tensor:
         return reference(torch.tensor([ids]), use_cache=False).logits[0]
 
 
+@pytest.mark.parametrize("use_native", [False, True], ids=["torch", "native"])
 @pytest.mark.parametrize(("family", "overrides"), CASES, ids=str)
-def test_every_logit_equals_transformers(family: Family, overrides: dict[str, Any], tmp_path: Path) -> None:
+def test_every_logit_equals_transformers(
+    family: Family, overrides: dict[str, Any], use_native: bool, tmp_path: Path
+) -> None:
     folder = make_tiny(family, tmp_path / "m", **overrides)
-    reference, model = load_reference(family, folder), TorchModel(open_weights(folder))
+    reference, model = load_reference(family, folder), TorchModel(open_weights(folder), use_native=use_native)
     for length in (1, 6, 7, 8, 63, 64, 65, 130):
         ids = ids_of(length)
         error = (full_logits(model, ids) - reference_logits(reference, ids)).abs().max().item()
@@ -90,7 +93,7 @@ def test_only_the_last_logits_or_none_are_computed_on_request(tmp_path: Path) ->
 
 
 def test_a_bounded_cache_of_matrices_changes_nothing(tmp_path: Path) -> None:
-    weights = open_weights(make_tiny("cohere2_moe", tmp_path / "m"))
+    weights = open_weights(make_tiny("cohere2_moe", tmp_path / "m", dtype=torch.bfloat16))
     ids = ids_of(20)
     cached = TorchModel(weights, cache_bytes=100_000)
     first, second = full_logits(cached, ids), full_logits(cached, ids)
