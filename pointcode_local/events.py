@@ -112,7 +112,7 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a call did, or would do, to one file; `before` None: created, `after` None: deleted. Text for people only."""
+    """What a call did, or would do, to one file; `before` None: created, `after` None: deleted. For people only."""
 
     path: str
     before: str | None

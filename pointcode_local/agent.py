@@ -1,0 +1,193 @@
+"""The agent loop: ask the model, run its calls, show it the results, until it answers.
+
+`run` yields the event stream of a turn (and of those queued meanwhile); `send` takes commands; `cancel` stops at once
+and leaves a balanced stream and a valid history. Every event goes to the session log before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from pointcode_local import context_files
+from pointcode_local.conversation import Conversation
+from pointcode_local.engine.errors import BackendError, CapacityError, EngineError
+from pointcode_local.engine.types import ChatModel, SamplingParams
+from pointcode_local.events import (
+    AgentEvent,
+    Answer,
+    Command,
+    ContextAdded,
+    ErrorRaised,
+    ModeChanged,
+    Outcome,
+    Prompt,
+    PromptQueued,
+    SetMode,
+    TurnFinished,
+    TurnStarted,
+)
+from pointcode_local.runner import Toolbox
+from pointcode_local.session import SessionLog
+from pointcode_local.turn import AgentLimits, Core, Stop, Turn
+from pointcode_local.window import Window
+
+
+class Agent:
+    """One conversation. Built by the composition root; used by every front end in the same way."""
+
+    def __init__(
+        self,
+        *,
+        model: ChatModel,
+        toolbox: Toolbox,
+        log: SessionLog,
+        system: str,
+        history: Sequence[AgentEvent] = (),
+        limits: AgentLimits | None = None,
+        home: Path | None = None,
+        sampling: SamplingParams | None = None,
+    ) -> None:
+        self._log = log
+        self._home = home
+        self._core = Core(
+            model=model,
+            box=toolbox,
+            conversation=Conversation(system, history),
+            window=Window(model, toolbox.specs),
+            limits=limits or AgentLimits(),
+            emit=self._emit,
+            wait_answer=self._wait_answer,
+            sampling=sampling,
+        )
+        self._core.wanted_room = self._core.window.working_room
+        self._n_turns = max(toolbox.checkpoints.last_turn() if toolbox.checkpoints else 0, 0)
+        self._events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        self._answers: dict[str, asyncio.Future[str]] = {}
+        self._queue: list[str] = []
+        self._told_mode = (
+            next((e.mode for e in reversed(history) if isinstance(e, ModeChanged)), "") or toolbox.policy.mode
+        )
+
+    # ------------------------------------------------------------------------------------------- front ends
+    async def run(self, prompt: str) -> AsyncGenerator[AgentEvent, None]:
+        """Play one turn, then those that were queued meanwhile; ends after the last `TurnFinished`."""
+        if self._task is not None:
+            raise RuntimeError("a turn is running; send a Prompt instead")
+        waiting: list[str] = [prompt, *self._queue]
+        while waiting:
+            self._queue = waiting[1:]
+            async with aclosing(self._play(waiting[0])) as events:
+                async for event in events:
+                    yield event
+            waiting = [] if self._cancelled else [*self._core.take_steers(), *self._queue]
+
+    async def _play(self, prompt: str) -> AsyncGenerator[AgentEvent, None]:
+        """The events of one turn, which runs in a task of its own."""
+        self._events = asyncio.Queue()
+        self._cancelled = False
+        task = self._task = asyncio.create_task(self._turn(prompt), name="agent turn")
+        task.add_done_callback(lambda _: self._events.put_nowait(None))
+        try:
+            while (event := await self._events.get()) is not None:
+                yield event
+            await task
+        finally:
+            if not task.done():
+                self.cancel()
+                await asyncio.wait([task])
+            self._task = None
+
+    def send(self, command: Command) -> None:
+        """Hand in an answer, a mode change, or a prompt for the running turn. Never blocks."""
+        match command:
+            case Answer(call_id, text):
+                future = self._answers.get(call_id)
+                if future is not None and not future.done():
+                    future.set_result(text)
+            case Prompt(text, steer=True):
+                self._core.steers.append(text)
+            case Prompt(text):
+                self._queue.append(text)
+                self._emit(PromptQueued(text))
+            case SetMode(mode):
+                self._core.box.policy.mode = mode
+                self._emit(ModeChanged(mode))
+
+    def cancel(self) -> None:
+        """Stop the running turn at once; its stream still ends with `TurnFinished("cancelled")`."""
+        if self._task is not None and not self._cancelled:  # a second cancel must not disturb the clean-up of the first
+            self._cancelled = True
+            self._task.cancel()
+
+    def take_queue(self) -> list[str]:
+        """Take back the prompts that wait, e.g. into the editor after a cancel."""
+        taken, self._queue = [*self._core.take_steers(), *self._queue], []
+        return taken
+
+    def note(self, text: str) -> None:
+        """Tell the model something that happened outside of its turns; it reads it with the next prompt."""
+        self._emit(ContextAdded("note", f"[note] {text}"))
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history as the model sees it."""
+        return self._core.conversation
+
+    # ------------------------------------------------------------------------------------------- turns
+    def _emit(self, event: AgentEvent) -> None:
+        self._log.append(event)
+        self._core.conversation.apply(event)
+        self._events.put_nowait(event)
+
+    async def _turn(self, prompt: str) -> None:
+        """One prompt to its end."""
+        self._n_turns += 1
+        turn = Turn(self._core, self._n_turns)
+        first = not self._core.conversation.has_user_message
+        self._emit(TurnStarted(prompt))
+        try:
+            self._add_context(prompt, first)
+            await turn.play()
+            outcome: Outcome = "denied" if turn.denied else "done"
+            end = TurnFinished(outcome, turn.text, turn.n_calls)
+        except asyncio.CancelledError:
+            await turn.abandon()
+            end = TurnFinished("cancelled", turn.text, turn.n_calls)
+        except Stop as stop:
+            await turn.abandon()
+            if stop.outcome == "error":
+                self._emit(ErrorRaised(stop.error or "", stop.temporary))
+            end = TurnFinished(stop.outcome, turn.text, turn.n_calls, stop.error)
+        except EngineError as error:
+            await turn.abandon()
+            self._emit(ErrorRaised(str(error), isinstance(error, CapacityError | BackendError)))
+            end = TurnFinished("error", turn.text, turn.n_calls, str(error))
+        self._emit(end)
+
+    def _add_context(self, prompt: str, first: bool) -> None:
+        mode = self._core.box.policy.mode
+        if first:
+            for rule in context_files.rules(self._core.box.root, self._home):
+                self._emit(rule)
+            self._emit(context_files.environment(self._core.box.root, mode))
+        elif mode != self._told_mode:
+            note = (
+                context_files.PLAN_NOTE if mode == "plan" else "Files may be changed again, as far as the user permits."
+            )
+            self._emit(ContextAdded("note", f"[note] The permission mode is now {mode}. {note}"))
+        self._told_mode = mode
+        for mention in context_files.mentions(prompt, self._core.box.root, self._core.box.policy.may_read):
+            self._emit(mention)
+
+    async def _wait_answer(self, call_id: str) -> str:
+        """Wait for the person's `Answer` to a question about this call."""
+        future = self._answers[call_id] = asyncio.get_running_loop().create_future()
+        try:
+            return await future
+        finally:
+            self._answers.pop(call_id, None)

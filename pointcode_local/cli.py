@@ -1,0 +1,260 @@
+"""The command line: what can be asked for, and which part does it. Imports nothing heavy until it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pointcode_local import __version__
+
+EXIT_ERROR, EXIT_USAGE, EXIT_CANCELLED = 1, 2, 130
+MODES = ("ask", "accept-edits", "plan", "auto")
+BACKENDS = ("auto", "megakernel", "cpu", "torch")
+FORMATS = ("text", "json", "stream-json")
+COMMANDS = ("model", "config", "sessions", "doctor", "bench")
+_WITH_VALUE = (
+    *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
+    *("--permission-mode", "--resume", "--fork"),
+)
+_PROMPT_FLAGS = ("-p", "--prompt")
+_HELP = """\
+commands:
+  pointcode [PROMPT]                          the full-screen interface (--plain: line mode)
+  pointcode -p PROMPT                         scripted: result on stdout, progress on stderr ("-p -": prompt from stdin)
+  pointcode model list|pull|info|verify       models
+  pointcode config [get|set|path|trust]       settings, with where each value came from
+  pointcode sessions [list|show|rm]           stored conversations
+  pointcode bench decode|prefill|serve|schedule|turn
+  pointcode doctor                            what this machine has
+
+exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
+75 temporary failure worth retrying, 130 cancelled
+"""
+
+
+class UsageError(Exception):
+    """The command line, or what it names, cannot be used."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line (without the program's name); returns the exit code."""
+    try:
+        return _run(list(argv))
+    except UsageError as error:
+        return _complain(str(error), EXIT_USAGE)
+    except SystemExit as stop:  # argparse: --help, --version, and wrong arguments
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_CANCELLED
+    except BrokenPipeError:  # the reader of a list went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_ERROR
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"pointcode: {text}", file=sys.stderr)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    prompt, rest = take_prompt(argv)
+    at = None if prompt is not None else _command_index(rest)
+    if at is not None:
+        return _run_command(rest[at], rest[:at] + rest[at + 1 :])
+    options = main_parser().parse_args(rest)
+    if prompt is not None and options.prompt:
+        raise UsageError(f"two prompts: {prompt!r} and {options.prompt!r}")
+    options.print_prompt = prompt
+    options.cwd = _folder(options.cwd)
+    _forbid_two_sessions(options)
+    from pointcode_local import launch
+
+    if prompt is not None:
+        return launch.run_scripted(options)
+    return launch.run_interactive(options)
+
+
+def take_prompt(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of `-p`, whatever it looks like, and the other arguments. `-p` alone at the end means stdin."""
+    rest: list[str] = []
+    prompt: str | None = None
+    i = 0
+    while i < len(argv):
+        word = argv[i]
+        i += 1
+        if word == "--":
+            return prompt, [*rest, word, *argv[i:]]
+        if word in _PROMPT_FLAGS:
+            found = argv[i] if i < len(argv) else "-"
+            i += 1
+        elif word.startswith("--prompt="):
+            found = word.removeprefix("--prompt=")
+        else:
+            rest.append(word)
+            if word in _WITH_VALUE and i < len(argv):
+                rest.append(argv[i])
+                i += 1
+            continue
+        if prompt is not None:
+            raise UsageError("-p was given twice")
+        prompt = found
+    return prompt, rest
+
+
+def _command_index(argv: Sequence[str]) -> int | None:
+    """Where the subcommand stands: the first word that is neither an option nor an option's value."""
+    skip = False
+    for i, word in enumerate(argv):
+        if word == "--":
+            return None
+        if skip:
+            skip = False
+        elif word in _WITH_VALUE:
+            skip = True
+        elif not word.startswith("-"):
+            return i if word in COMMANDS else None
+    return None
+
+
+def _folder(text: str | None) -> Path:
+    path = Path(text or ".").expanduser()
+    try:
+        resolved = path.resolve(strict=True)
+    except OSError as error:
+        raise UsageError(f"--cwd {text or '.'}: {error.strerror}") from error
+    if not resolved.is_dir():
+        raise UsageError(f"--cwd {text}: not a folder")
+    return resolved
+
+
+def _forbid_two_sessions(options: argparse.Namespace) -> None:
+    given = [
+        name
+        for name, value in (("--continue", options.continue_), ("--resume", options.resume), ("--fork", options.fork))
+        if value
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("common")
+    group.add_argument("--model", metavar="PATH|ID|URL", help="the model to run, or its name at the endpoint")
+    group.add_argument("--backend", choices=BACKENDS, help="what decodes (default: the best this machine has)")
+    group.add_argument("--endpoint", metavar="URL", help="use this OpenAI-compatible server instead of the own engine")
+    group.add_argument("--cwd", metavar="DIR", help="the folder to work in")
+
+
+def main_parser() -> argparse.ArgumentParser:
+    """The parser of the two main forms (`-p` and its value are taken out before)."""
+    parser = argparse.ArgumentParser(
+        "pointcode",
+        usage="pointcode [options] [PROMPT]\n       pointcode -p PROMPT [options]\n       pointcode COMMAND …",
+        description="A terminal coding assistant whose model runs in the same process.",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="the first message (after `--` when it begins with -)"
+    )
+    parser.add_argument("--version", action="version", version=f"pointcode {__version__}")
+    scripted = parser.add_argument_group("scripted")
+    scripted.add_argument("-p", metavar="PROMPT", dest="print_prompt", help='run this prompt and exit; "-" reads stdin')
+    scripted.add_argument("--output-format", choices=FORMATS, default="text", help="default: text")
+    scripted.add_argument("--max-turns", type=_positive, metavar="N", help="stop after N model calls")
+    both = parser.add_argument_group("both")
+    both.add_argument("--allowed-tools", type=_names, action="extend", metavar="A,B", help="offer only these tools")
+    both.add_argument("--permission-mode", choices=MODES, help="what runs without asking (default: ask)")
+    both.add_argument("--continue", dest="continue_", action="store_true", help="go on with this folder's last session")
+    both.add_argument("--resume", metavar="ID", help="go on with a session")
+    both.add_argument("--fork", metavar="ID", help="start a new session from a copy of another one")
+    both.add_argument("--plain", action="store_true", help="line mode instead of the full screen")
+    _add_common(parser)
+    return parser
+
+
+# ----------------------------------------------------------------------------------------------- subcommands
+def _run_command(name: str, argv: list[str]) -> int:
+    parser, handler = {
+        "config": _config_command,
+        "sessions": _sessions_command,
+        "model": _model_command,
+        "doctor": _doctor_command,
+        "bench": _bench_command,
+    }[name]()
+    _add_common(parser)
+    options = parser.parse_args(argv)
+    options.cwd = _folder(options.cwd)
+    return handler(options)
+
+
+_Command = tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(f"pointcode {name}", description=description, allow_abbrev=False)
+
+
+def _config_command() -> _Command:
+    from pointcode_local import commands
+
+    parser = _parser(
+        "config", "Show and change settings. `trust` lets this project's file widen rights, as it now stands."
+    )
+    parser.add_argument("action", nargs="?", choices=("get", "set", "path", "trust"), default="get")
+    parser.add_argument("key", nargs="?")
+    parser.add_argument("value", nargs="?")
+    return parser, commands.config
+
+
+def _sessions_command() -> _Command:
+    from pointcode_local import commands
+
+    parser = _parser("sessions", "Stored conversations of this folder.")
+    parser.add_argument("action", nargs="?", choices=("list", "show", "rm"), default="list")
+    parser.add_argument("ids", nargs="*", metavar="ID")
+    parser.add_argument("--all", action="store_true", help="list those of all folders")
+    parser.add_argument("--json", action="store_true", help="print JSON lines")
+    return parser, commands.sessions
+
+
+def _model_command() -> _Command:
+    from pointcode_local import commands
+
+    parser = _parser("model", "Models: what is known and on disk, fetch, describe, check the bytes.")
+    parser.add_argument("action", nargs="?", choices=("list", "pull", "info", "verify"), default="list")
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--json", action="store_true")
+    return parser, commands.model
+
+
+def _doctor_command() -> _Command:
+    from pointcode_local import commands
+
+    parser = _parser("doctor", "What this machine has: GPU, driver, compiler, sandbox, model, terminal.")
+    parser.add_argument("--json", action="store_true")
+    return parser, commands.doctor
+
+
+def _bench_command() -> _Command:
+    from pointcode_local import commands
+
+    parser = _parser("bench", "Measure this machine.")
+    parser.add_argument("what", choices=("decode", "prefill", "serve", "schedule", "turn"))
+    parser.add_argument("--json", action="store_true")
+    return parser, commands.bench

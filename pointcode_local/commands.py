@@ -1,0 +1,170 @@
+"""The small commands: config, sessions, model, doctor, bench. Each takes parsed options and returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+
+from pointcode_local import config as configuration
+from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.cli import EXIT_ERROR, EXIT_USAGE, UsageError
+from pointcode_local.config import ConfigError, Places, find_places
+from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
+from pointcode_local.records import to_line, to_record
+from pointcode_local.session import SessionError, SessionStore
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
+
+
+def _complain(error: Exception | str, code: int = EXIT_USAGE) -> int:
+    print(f"pointcode: {error}", file=sys.stderr)
+    return code
+
+
+# ----------------------------------------------------------------------------------------------- config
+def config(options: argparse.Namespace) -> int:
+    """`pointcode config [get [KEY] | set KEY VALUE | path | trust]`."""
+    places = find_places(os.environ)
+    try:
+        match options.action:
+            case "path":
+                return _config_path(options, places)
+            case "trust":
+                return _config_trust(options, places)
+            case "set":
+                return _config_set(options, places)
+            case _:
+                return _config_get(options, places)
+    except ConfigError as error:
+        return _complain(error)
+
+
+def _config_get(options: argparse.Namespace, places: Places) -> int:
+    flags = {name: getattr(options, name) for name in ("model", "backend", "endpoint")}
+    settings = configuration.load_settings(places, options.cwd, os.environ, flags)
+    rows = configuration.shown_values(settings)
+    if options.key is not None:
+        rows = [row for row in rows if row[0] == options.key]
+        if not rows:
+            raise ConfigError(f"unknown key {options.key!r}{configuration.nearest_key(options.key)}")
+    for key, value, origin in rows:
+        _say(f"{key} = {value}  # {origin}")
+    for note in settings.ignored:
+        _say(f"# {note}")
+    return 0
+
+
+def _config_set(options: argparse.Namespace, places: Places) -> int:
+    if options.key is None or options.value is None:
+        raise ConfigError("usage: pointcode config set KEY VALUE")
+    from pointcode_local.launch import rule_problem
+
+    configuration.write_value(places, options.key, options.value, rule_problem)
+    return 0
+
+
+def _config_path(options: argparse.Namespace, places: Places) -> int:
+    _say(str(places.user_file))
+    project = configuration.find_project_file(options.cwd, places)
+    if project is not None:
+        _say(f"{project}  ({'trusted' if configuration.is_trusted(project, places) else 'not trusted'})")
+    return 0
+
+
+def _config_trust(options: argparse.Namespace, places: Places) -> int:
+    project = configuration.find_project_file(options.cwd, places)
+    if project is None:
+        raise ConfigError(f"no {configuration.PROJECT_FILE} in {options.cwd} or above")
+    configuration.trust(project, places)
+    _say(f"trusted {project} as it is now; a change to it asks for trust again")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------- sessions
+def sessions(options: argparse.Namespace) -> int:
+    """`pointcode sessions [list | show ID | rm ID…]`."""
+    places = find_places(os.environ)
+    store = SessionStore(places.state / "sessions")
+    try:
+        if options.action == "list":
+            return _list_sessions(options, store)
+        if not options.ids:
+            raise UsageError(f"usage: pointcode sessions {options.action} ID")
+        for session_id in options.ids:
+            if options.action == "show":
+                _show_session(store.read(session_id), as_json=options.json)
+            else:
+                removed = store.remove(session_id)
+                Checkpoints(places.state / "checkpoints" / removed.stem).remove()
+                _say(f"removed {removed.stem}")
+    except SessionError as error:
+        return _complain(error)
+    return 0
+
+
+def _list_sessions(options: argparse.Namespace, store: SessionStore) -> int:
+    for info in store.list(None if options.all else options.cwd):
+        if options.json:
+            _say(json.dumps(asdict(info), ensure_ascii=False))
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_s))
+        where = f"  {info.cwd}" if options.all else ""
+        _say(f"{info.id}  {when}{where}  {info.title}")
+    return 0
+
+
+def _show_session(events: list[AgentEvent], *, as_json: bool) -> None:
+    for event in events:
+        if as_json:
+            sys.stdout.buffer.write(to_line(to_record(event)))
+            continue
+        match event:
+            case TurnStarted(prompt) | Steered(prompt):
+                _say(f"\n> {prompt}\n")
+            case AssistantMessage() if event.text:
+                _say(event.text)
+            case ToolFinished():
+                state = "denied" if event.denied else "error" if event.is_error else "ok"
+                _say(f"[{event.name} {json.dumps(event.arguments, ensure_ascii=False)[:200]}: {state}]")
+            case _:
+                pass
+
+
+# ----------------------------------------------------------------------------------------------- engine
+def model(options: argparse.Namespace) -> int:
+    """`pointcode model list | pull [NAME] | info [NAME] | verify [NAME]`."""
+    from pointcode_local import launch
+
+    return launch.run_model_command(options)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`pointcode doctor`."""
+    from pointcode_local import launch
+    from pointcode_local.engine.doctor import examine
+
+    places = find_places(os.environ)
+    facts = examine(lambda: launch.describe_model(options, places), launch.describe_sandbox)
+    for fact in facts:
+        if options.json:
+            _say(json.dumps(asdict(fact), ensure_ascii=False))
+            continue
+        mark = {"good": "ok  ", "poor": "poor", "missing": "none"}[fact.verdict]
+        _say(f"{mark}  {fact.topic:<10} {fact.text}" + (f"\n                  {fact.advice}" if fact.advice else ""))
+    return 0
+
+
+def bench(options: argparse.Namespace) -> int:
+    """`pointcode bench decode|prefill|serve|schedule|turn`."""
+    from pointcode_local import launch
+
+    try:
+        return launch.run_bench(options)
+    except ConfigError as error:
+        return _complain(error, EXIT_ERROR)

@@ -1,0 +1,120 @@
+"""Shortens a conversation that is about to outgrow the context.
+
+The first message (goal, project rules) and the recent ones stay; the middle is replaced by the model's own notes and
+the person's words in it. Where the model writes no usable notes, a plain list of the calls made stands in, so that
+compaction always shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from pointcode_local.conversation import Conversation
+from pointcode_local.engine.errors import EngineError
+from pointcode_local.engine.types import AnswerText, ChatModel, ChatRequest, Message, SamplingParams, ToolSpec
+from pointcode_local.events import CompactionFinished
+from pointcode_local.window import Window
+
+NOTES_HEAD = "[notes on the work so far; they stand for earlier messages]"
+WORDS_HEAD = "[what the person said in those messages]"
+REQUEST = (
+    "Write a summary of the work so far for yourself: the goal and the person's wishes, decisions, files read and "
+    "changed (with the facts that matter), commands and their outcome, errors that are still open, and the next step. "
+    "At most 400 words. Plain text only; call no tool."
+)
+TRIES = 2
+
+
+async def compact(
+    model: ChatModel, conversation: Conversation, tools: Sequence[ToolSpec], window: Window, attempt: int
+) -> CompactionFinished | None:
+    """The event that shortens the conversation; None when there is nothing to drop. `attempt` 1 drops more than 0."""
+    messages = conversation.messages[1:]
+    n_head = _head(messages, window, attempt)
+    first_kept = _first_kept(messages, n_head, window, attempt)
+    dropped = messages[n_head:first_kept]
+    if not dropped:
+        return None
+    notes = await _notes(model, conversation.messages, tools, window) or _plain_notes(dropped)
+    notes = window.cut(notes, window.limit // 8)
+    summary = f"{NOTES_HEAD}\n{notes}"
+    if words := _words(dropped, window):
+        summary += f"\n\n{WORDS_HEAD}\n{words}"
+    after = (conversation.messages[0], *messages[:n_head], Message("user", summary), *messages[first_kept:])
+    return CompactionFinished(window.count(after), summary, n_head, first_kept)
+
+
+def _head(messages: Sequence[Message], window: Window, attempt: int) -> int:
+    """How many of the first messages stay: the first user message, unless a second attempt finds it too large."""
+    if not messages or messages[0].role != "user":
+        return 0
+    return 0 if attempt and window.count_text(messages[0].content) > window.limit // 4 else 1
+
+
+def _first_kept(messages: Sequence[Message], n_head: int, window: Window, attempt: int) -> int:
+    """Where the recent part begins: as much as fits a quarter (then a tenth) of the context, never inside a call."""
+    budget = window.limit // (10 if attempt else 4)
+    first = len(messages)
+    for i in range(len(messages) - 1, n_head - 1, -1):
+        budget -= window.count_text(_as_text(messages[i]))
+        if budget < 0:
+            break
+        if messages[i].role != "tool":
+            first = i
+    return first
+
+
+def _as_text(message: Message) -> str:
+    return message.content + "".join(call.name + call.arguments for call in message.tool_calls)
+
+
+async def _notes(model: ChatModel, messages: Sequence[Message], tools: Sequence[ToolSpec], window: Window) -> str:
+    """The model's notes. The request is the conversation plus one message, so that the prefix cache serves it."""
+    n_notes = max(128, min(1024, window.reserve // 2))
+    asked = [*messages, Message("user", REQUEST)]
+    while window.count(asked) + n_notes > window.limit and len(asked) > 3:
+        asked = _without_oldest(asked)
+    if window.count(asked) + n_notes > window.limit:
+        return ""
+    request = ChatRequest(tuple(asked), tuple(tools), n_notes, SamplingParams(), tool_choice="none")
+    text: list[str] = []
+    stream = model.stream(request)
+    try:
+        async for delta in stream:
+            if isinstance(delta, AnswerText):
+                text.append(delta.text)
+    except EngineError:  # the plain notes stand in
+        return ""
+    finally:
+        await cast(Any, stream).aclose()
+    return "".join(text).strip()
+
+
+def _without_oldest(asked: list[Message]) -> list[Message]:
+    """Drop the oldest message after the first two, with the results of its calls."""
+    end = 3
+    while end < len(asked) - 1 and asked[end].role == "tool":
+        end += 1
+    return [*asked[:2], *asked[end:]]
+
+
+def _plain_notes(dropped: Sequence[Message]) -> str:
+    calls = [f"- {call.name} {call.arguments[:160]}" for message in dropped for call in message.tool_calls]
+    last = next((m.content for m in reversed(dropped) if m.role == "assistant" and m.content), "")
+    return "\n".join(["Calls made so far:", *calls[-40:], *([f"Last words: {last[-800:]}"] if last else [])])
+
+
+def _words(dropped: Sequence[Message], window: Window) -> str:
+    """The person's own messages of the dropped part, the last one most fully."""
+    said = [m for m in dropped if m.role == "user"]
+    said = [
+        replace(m, content=m.content.split(WORDS_HEAD, 1)[-1].strip()) if m.content.startswith(NOTES_HEAD) else m
+        for m in said
+    ]
+    said = [m for m in said if not m.content.startswith(NOTES_HEAD)]
+    clipped = [
+        window.cut(m.content, max(100, window.limit // (8 if i == len(said) - 1 else 40))) for i, m in enumerate(said)
+    ]
+    return window.cut("\n".join(clipped), window.limit // 6)

@@ -1,0 +1,94 @@
+"""Puts the parts together: settings, tools, permission policy, model. Front ends get the result as a `Host`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pointcode_local.cli import UsageError
+from pointcode_local.config import ConfigError, Places, Settings, find_places, load_settings
+from pointcode_local.engine.types import ChatModel
+from pointcode_local.frontend import OnProgress, Progress
+from pointcode_local.policy import rule_problem
+
+__all__ = ["Setup", "open_model", "pick_tools", "prepare", "rule_problem", "system_prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a start needs: settings, where things are kept, the folder, and which tools are offered (None: all)."""
+
+    settings: Settings
+    places: Places
+    cwd: Path
+    allowed_tools: tuple[str, ...] | None = None
+
+
+def prepare(options: Any, environment: Mapping[str, str]) -> Setup:
+    """Settings from files, environment and flags. Raises UsageError."""
+    places = find_places(environment)
+    flags = {
+        "model": options.model,
+        "backend": options.backend,
+        "endpoint": options.endpoint,
+        "permission_mode": getattr(options, "permission_mode", None),
+        "max_turns": getattr(options, "max_turns", None),
+    }
+    try:
+        settings = load_settings(places, options.cwd, environment, flags, rule_problem)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    allowed = getattr(options, "allowed_tools", None)
+    return Setup(settings, places, options.cwd, tuple(allowed) if allowed is not None else None)
+
+
+def pick_tools(tools: Sequence[Any], allowed: tuple[str, ...] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tools to offer by name, in their fixed order, and why the others are not. Raises UsageError."""
+    known = {tool.name: tool for tool in tools}
+    if allowed is None:
+        return known, {}
+    for name in allowed:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+            raise UsageError(f"--allowed-tools: unknown tool {name!r}; {hint}")
+    withheld = {name: f"{name} is not among --allowed-tools ({', '.join(allowed) or 'none'})" for name in known}
+    return {n: t for n, t in known.items() if n in allowed}, {n: why for n, why in withheld.items() if n not in allowed}
+
+
+def system_prompt(*, small: bool) -> str:
+    """The system prompt for large or small models."""
+    path = Path(__file__).parent / "prompts" / ("small.md" if small else "system.md")
+    return path.read_text(encoding="utf-8").strip()
+
+
+async def open_model(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
+    """The model that the settings ask for. Raises EngineError."""
+    if settings.endpoint:
+        from pointcode_local.endpoint import EndpointModel
+
+        on_progress(Progress(f"asking {settings.endpoint}"))
+        model = EndpointModel(settings.endpoint, model=settings.model, api_key=settings.api_key)
+        await model.open()
+        return model
+    return await _open_engine(settings, places, on_progress)
+
+
+async def _open_engine(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
+    raise ConfigError("this version has no engine of its own yet: give --endpoint URL")
+
+
+def stderr_printer() -> Callable[[str], None]:
+    """Prints lines to stderr, and goes on silently when nobody reads them."""
+
+    def show(text: str) -> None:
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            return
+
+    return show

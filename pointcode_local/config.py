@@ -1,0 +1,337 @@
+"""Settings: defaults < the person's file < the project's file < environment < flags, each value with its origin.
+
+The project's file comes with the repository, so it cannot widen rights: its `ask` and `deny` rules always count; what
+could do harm (allow rules, mode, endpoint, model, hooks, MCP servers) counts only after the person has trusted exactly
+these bytes (`pointcode config trust`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+PROJECT_FILE = Path(".pointcode", "config.toml")
+MODES = ("ask", "accept-edits", "plan", "auto")
+BACKENDS = ("auto", "megakernel", "cpu", "torch")
+THEMES = ("auto", "dark", "light", "none")
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used; the text names file, line and cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set. `origins` maps a key to where its value came from."""
+
+    model: str = ""
+    backend: str = "auto"
+    endpoint: str = ""
+    api_key: str = ""
+    permission_mode: str = "ask"
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    max_turns: int = 200
+    temperature: float = -1.0  # below 0: the model's own
+    theme: str = "auto"
+    small_model: str = "auto"
+    mcp_servers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    ignored: tuple[str, ...] = ()  # what an untrusted project's file asked for, in words
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key of the files: its name, field, type and values, and whether a project needs trust for it."""
+
+    name: str
+    field: str
+    kind: type
+    choices: tuple[str, ...] = ()
+    needs_trust: bool = True
+
+
+_KEYS = (
+    _Key("model", "model", str),
+    _Key("backend", "backend", str, BACKENDS, needs_trust=False),
+    _Key("endpoint", "endpoint", str),
+    _Key("api_key", "api_key", str),
+    _Key("permission_mode", "permission_mode", str, MODES),
+    _Key("max_turns", "max_turns", int, needs_trust=False),
+    _Key("temperature", "temperature", float, needs_trust=False),
+    _Key("theme", "theme", str, THEMES, needs_trust=False),
+    _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
+    _Key("permissions.allow", "allow", list),
+    _Key("permissions.ask", "ask", list, needs_trust=False),
+    _Key("permissions.deny", "deny", list, needs_trust=False),
+    _Key("mcp_servers", "mcp_servers", dict),
+)
+_BY_NAME = {key.name: key for key in _KEYS}
+_ENVIRONMENT = {"POINTCODE_MODEL": "model", "POINTCODE_ENDPOINT": "endpoint", "POINTCODE_API_KEY": "api_key"}
+_LISTS = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where settings and state are kept."""
+
+    config: Path  # folder of the person's config.toml
+    state: Path  # sessions, checkpoints, trust
+    cache: Path  # models
+
+    @property
+    def user_file(self) -> Path:
+        return self.config / "config.toml"
+
+    @property
+    def trust_file(self) -> Path:
+        return self.state / "trusted.json"
+
+
+def find_places(environment: Mapping[str, str]) -> Places:
+    """POINTCODE_HOME holds everything when it is set; else the XDG folders (or the platform's own)."""
+    home = environment.get("POINTCODE_HOME", "")
+    if home:
+        root = Path(home).expanduser()
+        return Places(root, root, root / "cache")
+    import platformdirs
+
+    name = "pointcode"
+    return Places(
+        platformdirs.user_config_path(name), platformdirs.user_state_path(name), platformdirs.user_cache_path(name)
+    )
+
+
+def load_settings(
+    places: Places,
+    cwd: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    check_rule: Callable[[str], str] = lambda rule: "",
+) -> Settings:
+    """All layers put together. `flags` maps field names to values, None for those not given.
+
+    `check_rule` says what is wrong with a permission rule, "" when nothing is. Raises ConfigError.
+    """
+    settings = _add_file(Settings(), places.user_file, "user file", check_rule, trusted=True)
+    project = find_project_file(cwd, places)
+    if project is not None:
+        settings = _add_file(settings, project, "project file", check_rule, trusted=is_trusted(project, places))
+    for variable, name in _ENVIRONMENT.items():
+        if environment.get(variable):
+            settings = _set(settings, name, environment[variable], variable)
+    for name, value in flags.items():
+        if value is not None:
+            settings = _set(settings, name, value, "flag")
+    return settings
+
+
+def find_project_file(cwd: Path, places: Places) -> Path | None:
+    """The nearest `.pointcode/config.toml` from `cwd` up to the repository's root."""
+    for folder in (cwd, *cwd.parents):
+        path = folder / PROJECT_FILE
+        if path.is_file() and path.resolve() != places.user_file.resolve():
+            return path
+        if (folder / ".git").exists():
+            return None
+    return None
+
+
+def _set(settings: Settings, name: str, value: Any, origin: str) -> Settings:
+    return replace(settings, **{name: value, "origins": {**settings.origins, name: origin}})
+
+
+def _add_file(
+    settings: Settings, path: Path, label: str, check_rule: Callable[[str], str], *, trusted: bool
+) -> Settings:
+    data = _read(path)
+    if data is None:
+        return settings
+    text = data.decode("utf-8", "replace")
+    for name, value in _flatten(_parse(path, data), path, text).items():
+        key = _BY_NAME[name]
+        checked = _checked(key, value, path, text, check_rule)
+        if key.needs_trust and not trusted:
+            note = f"{path}: {name} is ignored until you run `pointcode config trust` in this project"
+            settings = replace(settings, ignored=(*settings.ignored, note))
+            continue
+        origin = f"{label} {path}:{_line_of(text, name)}"
+        if key.field in _LISTS:
+            checked = (*getattr(settings, key.field), *checked)
+        settings = _set(settings, key.field, checked, origin)
+    return settings
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = found[1] if found else str(data.count(b"\n") + 1)
+        raise ConfigError(f"{path}:{line}: {error}") from error
+
+
+def _flatten(table: Mapping[str, Any], path: Path, text: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in table.items():
+        if name == "permissions" and isinstance(value, dict):
+            inner: dict[str, Any] = value
+            out.update({f"permissions.{key}": item for key, item in inner.items()})
+        else:
+            out[name] = value
+    for name in out:
+        if name not in _BY_NAME:
+            raise ConfigError(f"{path}:{_line_of(text, name)}: unknown key {name!r}{nearest_key(name)}")
+    return out
+
+
+def nearest_key(name: str) -> str:
+    """`; did you mean …?` with the known key most like `name`, or all of them."""
+    last = {key.rsplit(".", 1)[-1]: key for key in _BY_NAME}
+    close = get_close_matches(name, _BY_NAME, 1) or [
+        last[n] for n in get_close_matches(name.rsplit(".", 1)[-1], last, 1)
+    ]
+    return f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(_BY_NAME)}"
+
+
+def _line_of(text: str, name: str) -> int:
+    last = re.escape(name.rsplit(".", 1)[-1])
+    found = re.search(rf"^[ \t]*(\[+[ \t]*)?[\w.\"']*{last}\b", text, re.MULTILINE)
+    return text[: found.start()].count("\n") + 1 if found else 1
+
+
+def _checked(key: _Key, value: Any, path: Path, text: str, check_rule: Callable[[str], str]) -> Any:
+    """The value with its field's type; raises ConfigError."""
+    try:
+        return check_value(key.name, value, check_rule)
+    except ValueError as error:
+        raise ConfigError(f"{path}:{_line_of(text, key.name)}: {error}") from error
+
+
+def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda rule: "") -> Any:
+    """The value of the key `name` with its field's type; raises ValueError saying what it must be."""
+    key = _BY_NAME[name]
+    if key.kind is list:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f'{name} must be a list of rules such as "shell(git status)"')
+        rules: list[str] = value
+        for rule in rules:
+            if problem := check_rule(rule):
+                raise ValueError(f"{name}: {problem}")
+        return tuple(rules)
+    if key.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, key.kind) or (key.kind is int and isinstance(value, bool)):
+        raise ValueError(f"{name} must be {_a(key.kind)}, got {value!r}")
+    if key.choices and value not in key.choices:
+        raise ValueError(f"{name} must be one of {', '.join(key.choices)}, got {value!r}")
+    if name == "max_turns" and value < 1:
+        raise ValueError(f"max_turns must be at least 1, got {value}")
+    return value
+
+
+def _a(kind: type) -> str:
+    return {str: "a string", int: "a whole number", float: "a number", dict: "a table"}.get(kind, kind.__name__)
+
+
+# ----------------------------------------------------------------------------------------------- trust
+def digest_of(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_trusted(path: Path, places: Places) -> bool:
+    """Whether the person has trusted exactly these bytes of this file."""
+    return _trusted(places).get(str(path.resolve())) == digest_of(path)
+
+
+def trust(path: Path, places: Places) -> None:
+    """Trust the present bytes of a project's file."""
+    known = {**_trusted(places), str(path.resolve()): digest_of(path)}
+    places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = places.trust_file.with_suffix(".partial")
+    partial.write_text(json.dumps(known, indent=1) + "\n")
+    partial.replace(places.trust_file)
+
+
+def _trusted(places: Places) -> dict[str, str]:
+    try:
+        known = json.loads(places.trust_file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}  # type: ignore[reportUnknownArgumentType]
+
+
+# ----------------------------------------------------------------------------------------------- showing and writing
+def shown_values(settings: Settings) -> list[tuple[str, str, str]]:
+    """(key, value as TOML, origin) of every key; the API key is masked."""
+    names = {f.name for f in fields(settings)}
+    out: list[tuple[str, str, str]] = []
+    for key in _KEYS:
+        assert key.field in names
+        value = getattr(settings, key.field)
+        text = '"***"' if key.name == "api_key" and value else json.dumps(value, ensure_ascii=False, default=list)
+        out.append((key.name, text, settings.origins.get(key.field, "default")))
+    return out
+
+
+def known_keys() -> tuple[str, ...]:
+    """All keys of the files."""
+    return tuple(_BY_NAME)
+
+
+def write_value(places: Places, name: str, text: str, check_rule: Callable[[str], str] = lambda rule: "") -> None:
+    """Set a key in the person's file, keeping its comments. `text` is TOML, or a plain string. Raises ConfigError."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    if name not in _BY_NAME:
+        raise ConfigError(f"unknown key {name!r}{nearest_key(name)}")
+    key = _BY_NAME[name]
+    try:
+        value: Any = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if key.kind is str and not isinstance(value, str):
+        value = text
+    try:
+        check_value(name, value, check_rule)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    data = _read(places.user_file) or b""
+    try:
+        document: Any = tomlkit.parse(data.decode())
+    except (TOMLKitError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{places.user_file}: {error}") from error
+    table = document
+    if "." in name:
+        section, name = name.split(".", 1)
+        table = document.setdefault(section, tomlkit.table())
+    table[name] = value
+    places.config.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = places.user_file.with_suffix(".partial")
+    partial.write_text(tomlkit.dumps(document))
+    if os.path.exists(places.user_file):  # noqa: PTH110
+        partial.chmod(places.user_file.stat().st_mode & 0o777)
+    partial.replace(places.user_file)

@@ -1,0 +1,128 @@
+"""What reaches the model beside the person's words: AGENTS.md files, `@path` mentions, and the folder it works in."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pointcode_local.events import ContextAdded
+
+MAX_RULES_BYTES = 32 * 1024
+MAX_MENTION_BYTES = 64 * 1024
+MAX_MENTIONS = 10
+_MENTION = re.compile(r"""(?<![\w@])@(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'`]+))""")
+_IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tiff", ".ico", ".heic"})
+
+
+def rules(cwd: Path, home: Path | None = None) -> list[ContextAdded]:
+    """The AGENTS.md files from the repository's root down to `cwd` (and the person's own first), each once.
+
+    Together they take at most MAX_RULES_BYTES: the deepest is kept whole first, then the next one up.
+    """
+    paths = [folder / "AGENTS.md" for folder in (*([home] if home else []), *_folders(cwd))]
+    texts = [(path, text) for path in paths if (text := _text(path))]
+    left = MAX_RULES_BYTES
+    kept: list[ContextAdded] = []
+    for path, text in reversed(texts):
+        shown = text.encode()[:left].decode("utf-8", "ignore") if left > 0 else ""
+        left -= len(shown.encode())
+        note = (
+            ""
+            if len(shown) == len(text)
+            else f"\n[cut: {len(shown):,} of {len(text):,} characters; read {path} for the rest]"
+        )
+        kept.append(ContextAdded("AGENTS.md", f"[project rules from {path}]\n{shown.strip()}{note}"))
+    return kept[::-1]
+
+
+def _folders(cwd: Path) -> list[Path]:
+    """`cwd` and its parents up to the repository's root, outermost first; `cwd` alone outside of a repository."""
+    chain = [cwd, *cwd.parents]
+    root = next((i for i, folder in enumerate(chain) if (folder / ".git").exists()), 0)
+    return chain[: root + 1][::-1]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "replace").strip() if path.is_file() else ""
+    except OSError:
+        return ""
+
+
+def environment(cwd: Path, mode: str) -> ContextAdded:
+    """Where the model works; part of the first user message, never of the head."""
+    text = f"[environment] Working folder: {cwd}. System: {platform.system()}. Permission mode: {mode}."
+    return ContextAdded("environment", text + (f" {PLAN_NOTE}" if mode == "plan" else ""))
+
+
+PLAN_NOTE = "In plan mode nothing may be changed: read, think, and answer with a plan."
+
+
+def mentioned_paths(prompt: str) -> list[str]:
+    """The paths that a prompt mentions as `@path` or `@"path with spaces"`, in order, each once."""
+    found = [a or b or c for a, b, c in _MENTION.findall(prompt)]
+    return list(dict.fromkeys(found))[:MAX_MENTIONS]
+
+
+def mentions(prompt: str, cwd: Path, may_read: Callable[[Path], bool]) -> list[ContextAdded]:
+    """The contents of files that the prompt mentions. Names of no file are words; what may not be read is said so."""
+    out: list[ContextAdded] = []
+    for written in mentioned_paths(prompt):
+        path = _existing(written, cwd)
+        if path is None:
+            continue
+        if not may_read(path):
+            out.append(ContextAdded(f"@{written}", f"[@{written} was not attached: reading it needs permission]"))
+            continue
+        out.append(ContextAdded(f"@{written}", _attachment(path, written)))
+    return out
+
+
+def _existing(written: str, cwd: Path) -> Path | None:
+    for name in (written, written.rstrip(".,;:!?)]}")):
+        try:
+            path = cwd / Path(name).expanduser()
+            if name and path.exists():
+                return path
+        except (OSError, ValueError, RuntimeError):
+            continue
+    return None
+
+
+def _attachment(path: Path, written: str) -> str:
+    if path.is_dir():
+        names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in path.iterdir())
+        return f"[@{written} is a folder]\n" + "\n".join(names[:200])
+    if path.suffix.lower() in _IMAGE_SUFFIXES:
+        return f"[@{written} is an image; this model reads text only]"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MENTION_BYTES + 1)
+    except OSError as error:
+        return f"[@{written} cannot be read: {error.strerror}]"
+    if b"\0" in data[:8192]:
+        return f"[@{written} is a binary file]"
+    text = data[:MAX_MENTION_BYTES].decode("utf-8", "replace")
+    note = f"\n[cut after {MAX_MENTION_BYTES:,} bytes; use read for the rest]" if len(data) > MAX_MENTION_BYTES else ""
+    return f"[contents of @{written}]\n{text}{note}"
+
+
+def fuzzy_matches(query: str, paths: Sequence[str], limit: int = 20) -> list[str]:
+    """Paths that hold the query's letters in order, best first: in the name before in the folders, shorter first."""
+    letters = query.lower()
+    if not letters:
+        return sorted(paths, key=lambda p: (p.count("/"), p))[:limit]
+    pattern = re.compile(".*?".join(map(re.escape, letters)))
+    scored: list[tuple[int, int, str]] = []
+    for path in paths:
+        low = path.lower()
+        name = low.rsplit("/", 1)[-1]
+        if letters in name:
+            scored.append((0 if name.startswith(letters) else 1, len(path), path))
+        elif letters in low:
+            scored.append((2, len(path), path))
+        elif match := pattern.search(low):
+            scored.append((3 + match.end() - match.start() - len(letters), len(path), path))
+    return [path for _, _, path in sorted(scored)[:limit]]

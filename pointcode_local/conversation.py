@@ -1,0 +1,129 @@
+"""The history that the model sees: a fold over the event stream, append-only but for compaction.
+
+Live turns and replayed logs go through the same `apply`, so a resumed session sends byte for byte what it sent before,
+and every prompt is an exact prefix of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pointcode_local.engine.types import Message, ToolCall
+from pointcode_local.events import (
+    AgentEvent,
+    AssistantMessage,
+    CompactionFinished,
+    ContextAdded,
+    Steered,
+    ToolFinished,
+    TurnFinished,
+    TurnStarted,
+)
+
+INTERRUPTED = "[interrupted: this call has no result; it may have run, wholly or in part]"
+
+
+class Conversation:
+    """Messages built from events. Calls always have exactly one result each, directly after them, in call order."""
+
+    def __init__(self, system: str, events: Iterable[AgentEvent] = ()) -> None:
+        self.system = Message("system", system)
+        self._messages: list[Message] = []
+        self._context: list[str] = []
+        self._prompt: str | None = None
+        self._open: tuple[ToolCall, ...] = ()  # calls of the last reply whose results are not in the history yet
+        self._results: dict[str, ToolFinished] = {}
+        for event in events:
+            self.apply(event)
+
+    def apply(self, event: AgentEvent) -> None:
+        """Take one event into the history; events that the model does not see change nothing."""
+        match event:
+            case TurnStarted(prompt) | Steered(prompt):
+                self._close_user()
+                self._prompt = prompt
+            case ContextAdded():
+                self._context.append(event.text)
+            case AssistantMessage():
+                self._settle()
+                self._add_reply(event)
+            case ToolFinished():
+                self._results[event.call_id] = event
+                self._add_results()
+            case CompactionFinished() if event.summary:
+                self._settle()
+                kept = self._messages[event.first_kept :]
+                self._messages = [*self._messages[: event.n_head], Message("user", event.summary), *kept]
+            case TurnFinished():
+                self._settle()
+            case _:
+                pass
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """System prompt and history, ready to be sent; what is pending is settled first."""
+        self._settle()
+        return (self.system, *self._messages)
+
+    @property
+    def messages_so_far(self) -> tuple[Message, ...]:
+        """Like `messages`, with the results that wait for others of their reply; settles nothing. For counting."""
+        waiting = tuple(_result_message(result) for result in self._results.values())
+        return (self.system, *self._messages, *waiting)
+
+    @property
+    def history(self) -> Sequence[Message]:
+        """The messages after the system prompt."""
+        return self._messages
+
+    @property
+    def has_user_message(self) -> bool:
+        """Whether anybody has said anything yet."""
+        return self._prompt is not None or any(message.role == "user" for message in self._messages)
+
+    def used_ids(self) -> set[str]:
+        """The ids of all calls so far."""
+        return {call.id for message in self._messages for call in message.tool_calls}
+
+    def _settle(self) -> None:
+        """Give calls without result their "interrupted", and close the pending user message."""
+        for call in self._open:
+            if call.id not in self._results:
+                self._results[call.id] = ToolFinished(call.id, call.name, {}, INTERRUPTED, is_error=True)
+        self._add_results()
+        self._close_user()
+
+    def _close_user(self) -> None:
+        parts = [*self._context, *([self._prompt] if self._prompt is not None else [])]
+        self._context, self._prompt = [], None
+        if parts:
+            self._messages.append(Message("user", "\n\n".join(parts)))
+
+    def _add_reply(self, event: AssistantMessage) -> None:
+        calls = tuple(ToolCall(*call) for call in event.tool_calls)
+        orphans = {i: result for i, result in self._results.items() if i not in {call.id for call in calls}}
+        if orphans:  # their reply was lost from a damaged log
+            self._add_orphans(orphans)
+        if event.text or calls:
+            self._messages.append(Message("assistant", event.text, event.reasoning, calls))
+        self._open = calls
+        self._add_results()
+
+    def _add_orphans(self, orphans: dict[str, ToolFinished]) -> None:
+        calls = tuple(ToolCall(r.call_id, r.name, "{}") for r in orphans.values())
+        self._messages.append(Message("assistant", "", "", calls))
+        for result in orphans.values():
+            self._messages.append(_result_message(result))
+            del self._results[result.call_id]
+
+    def _add_results(self) -> None:
+        """Move results into the history once all calls of the reply have theirs."""
+        if not self._open or any(call.id not in self._results for call in self._open):
+            return
+        for call in self._open:
+            self._messages.append(_result_message(self._results.pop(call.id)))
+        self._open = ()
+
+
+def _result_message(result: ToolFinished) -> Message:
+    return Message("tool", result.text, tool_call_id=result.call_id, name=result.name, is_error=result.is_error)

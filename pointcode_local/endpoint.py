@@ -1,0 +1,339 @@
+"""A ChatModel over any OpenAI-compatible server: streamed chat completions with tools and reasoning.
+
+Busy servers (429, 5xx) and refused connections are tried again with growing pauses before CapacityError is raised; a
+stream that breaks in the middle raises BackendError. Closing the iterator closes the connection, which cancels the
+request on the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pointcode_local.arguments import ArgumentError, parse_arguments
+from pointcode_local.chunks import ChunkReader
+from pointcode_local.engine.errors import (
+    BackendError,
+    CapacityError,
+    ContextOverflow,
+    EngineError,
+    RequestError,
+)
+from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, ToolSpec
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger(__name__)
+DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
+BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+_CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
+_OVERFLOW = re.compile(
+    r"(?i)context.{0,40}(length|window|size|limit)|maximum context|too many tokens|prompt is too long"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a busy server is asked again, and the pauses between: first_s, doubled each time, at most max_s."""
+
+    n_tries: int = 5
+    first_s: float = 0.5
+    max_s: float = 20.0
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class EndpointModel:
+    """A model behind `base_url`. `open` finds its name and context length."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str = "",
+        api_key: str = "",
+        context_tokens: int = 0,
+        retries: Retries | None = None,
+        read_timeout_s: float = 900.0,
+    ) -> None:
+        import httpx
+
+        self.base_url = api_base(base_url)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        local = urlsplit(self.base_url).hostname in ("127.0.0.1", "localhost", "::1")
+        self._http = httpx.AsyncClient(
+            base_url=self.base_url,
+            headers=headers,
+            timeout=httpx.Timeout(read_timeout_s, connect=10.0),
+            trust_env=not local,
+        )
+        self._name = model
+        self._context_tokens = context_tokens
+        self._retries = retries or Retries()
+        self._bytes_per_token = 3.6  # corrected by what the server reports
+
+    @property
+    def name(self) -> str:
+        """The model's name as the server knows it."""
+        return self._name or "default"
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest prompt plus answer, in tokens."""
+        return self._context_tokens or DEFAULT_CONTEXT_TOKENS
+
+    @property
+    def is_small(self) -> bool:
+        """Judged by the size in the name, e.g. `qwen2.5-coder-0.5b`."""
+        sizes = re.findall(r"(?i)(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])", self._name)
+        return any(float(n) < (3.0 if unit.lower() == "b" else 3000.0) for n, unit in sizes)
+
+    async def open(self) -> None:
+        """Ask the server which models it has and how long their context is; servers that do not tell are fine."""
+        try:
+            response = await self._http.get("models", timeout=10.0)
+            found: Any = response.json().get("data") if response.status_code == 200 else None
+        except (ValueError, AttributeError, *_http_errors()):
+            return
+        entries: list[Any] = found if isinstance(found, list) else []
+        models: list[dict[str, Any]] = [m for m in entries if isinstance(m, dict)]
+        chosen = next((m for m in models if m.get("id") == self._name), None) or (models[0] if models else None)
+        if chosen is None:
+            return
+        if not self._name:
+            self._name = str(chosen.get("id", ""))
+        meta: Any = chosen.get("meta")
+        told = [chosen.get(key) for key in _CONTEXT_KEYS] + ([meta.get("n_ctx")] if isinstance(meta, dict) else [])
+        if not self._context_tokens:
+            self._context_tokens = next((n for n in told if isinstance(n, int) and n > 0), 0)
+
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
+        """An estimate from the request's size, by the ratio that the server's last usage report gave."""
+        return math.ceil(_n_bytes(messages, tools) / self._bytes_per_token)
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
+        """Continue the conversation; raises CapacityError (busy), BackendError (broken), RequestError (refused)."""
+        body = self._body(request)
+        response = await self._send(body)
+        reader = ChunkReader(started_s=time.monotonic())
+        try:
+            async for line in _lines(response):
+                if not line.startswith("data:"):
+                    continue
+                data = line[5:].strip()
+                if data == "[DONE]":
+                    reader.note_done()
+                    break
+                for delta in reader.take(_load_chunk(data)):
+                    yield delta
+        except _http_errors() as error:
+            raise BackendError(f"the connection to {self.base_url} broke: {_reason(error)}") from error
+        finally:
+            await asyncio.shield(response.aclose())
+        for delta in reader.end():
+            yield delta
+        if reader.usage.prompt_tokens > 0:
+            n_bytes = _n_bytes(request.messages, request.tools)
+            self._bytes_per_token = min(6.0, max(1.0, n_bytes / reader.usage.prompt_tokens))
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    def _body(self, request: ChatRequest) -> bytes:
+        body: dict[str, Any] = {
+            "model": self.name,
+            "messages": [_wire_message(message) for message in request.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if request.tools:
+            body["tools"] = [_wire_tool(tool) for tool in request.tools]
+            if request.tool_choice in ("none", "required"):
+                body["tool_choice"] = request.tool_choice
+            elif request.tool_choice != "auto":
+                body["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
+        if request.max_tokens is not None:
+            body["max_tokens"] = request.max_tokens
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.response_schema is not None:
+            schema = {"name": "answer", "schema": dict(request.response_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request.sampling is not None:
+            body.update(_wire_sampling(request))
+        return json.dumps(body).encode()
+
+    async def _send(self, body: bytes) -> httpx.Response:
+        """The response whose stream can be read; asks again while the server is busy or cannot be reached."""
+        import httpx
+
+        pause_s, retries = self._retries.first_s, self._retries
+        for attempt in range(retries.n_tries):
+            last = attempt == retries.n_tries - 1
+            headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+            request = self._http.build_request("POST", "chat/completions", content=body, headers=headers)
+            wait_s = pause_s
+            try:
+                response = await self._http.send(request, stream=True)
+            except httpx.TransportError as error:
+                problem = f"cannot reach {self.base_url}: {_reason(error)}"
+            except httpx.HTTPError as error:
+                raise RequestError(f"cannot ask {self.base_url}: {_reason(error)}") from error
+            else:
+                if response.status_code == 200:
+                    return response
+                text = (await response.aread()).decode("utf-8", "replace")
+                await response.aclose()
+                error = _error_of(response.status_code, text)
+                if response.status_code not in BUSY or isinstance(error, ContextOverflow):
+                    raise error
+                problem = f"{self.base_url} is busy: {error}"
+                wait_s = max(pause_s, _retry_after(response.headers.get("retry-after", "")))
+            if last:
+                raise CapacityError(problem)
+            log.warning("%s; asking again in %.1f s", problem, min(wait_s, retries.max_s))
+            await retries.sleep(min(wait_s, retries.max_s))
+            pause_s *= 2
+        raise CapacityError(f"{self.base_url} was not asked")
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of the body, split at line feeds only (JSON strings may hold other Unicode line breaks)."""
+    held = b""
+    async for data in response.aiter_bytes():
+        *whole, held = (held + data).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+    yield held.decode("utf-8", "replace")
+
+
+def api_base(url: str) -> str:
+    """The API's root: `http://host:8000` and `http://host:8000/v1/` are both `http://host:8000/v1/`."""
+    text = url.strip().rstrip("/")
+    if "://" not in text:
+        text = f"http://{text}"
+    text = text.removesuffix("/chat/completions")
+    return (text if urlsplit(text).path else f"{text}/v1") + "/"
+
+
+def _http_errors() -> tuple[type[Exception], ...]:
+    import httpx
+
+    return (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _retry_after(text: str) -> float:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else 0.0
+
+
+def _load_chunk(data: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        raise BackendError(f"the server sent a chunk that is no JSON: {data[:120]!r}") from None
+    if not isinstance(chunk, dict):
+        raise BackendError(f"the server sent a chunk that is no object: {data[:120]!r}")
+    if chunk.get("error"):  # type: ignore[reportUnknownMemberType]
+        message = error_text(chunk)  # type: ignore[reportUnknownArgumentType]
+        if _OVERFLOW.search(message):
+            raise _overflow(message)
+        raise BackendError(f"the server reported: {message}")
+    return chunk  # type: ignore[reportUnknownVariableType]
+
+
+def error_text(body: Any) -> str:
+    """The message in an error body, in the shapes servers use."""
+    error: Any = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(error, dict):
+        return str(error.get("message") or error.get("detail") or error)
+    return str(error)
+
+
+def _error_of(status: int, text: str) -> EngineError:
+    try:
+        body: Any = json.loads(text)
+    except ValueError:
+        body = text.strip()[:500]
+    message = error_text(body) or f"HTTP {status}"
+    if (status in (400, 413, 422, 500) and _OVERFLOW.search(message)) or "context_length_exceeded" in text:
+        return _overflow(message)
+    if status in (401, 403):
+        return RequestError(f"the server refused the API key (HTTP {status}): {message}; set POINTCODE_API_KEY")
+    return RequestError(f"HTTP {status}: {message}")
+
+
+def _overflow(message: str) -> ContextOverflow:
+    """Reads the two numbers out of `… context length is 8192 tokens, but … 9000 tokens`."""
+    numbers = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{2,}", message))
+    if len(numbers) < 2:
+        return ContextOverflow(message)
+    return ContextOverflow(message, prompt_tokens=numbers[-1], context_tokens=numbers[0])
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no server accepts."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _wire_message(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": _clean(message.content)}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _wire_arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def _wire_arguments(written: str) -> str:
+    """Arguments as valid JSON: servers parse them again. What cannot be mended is passed on as one string."""
+    try:
+        value = json.loads(written)
+        if isinstance(value, dict):
+            return _clean(written)
+    except ValueError:
+        pass
+    try:
+        return json.dumps(parse_arguments(written))
+    except ArgumentError:
+        return json.dumps({"not_json": written})
+
+
+def _wire_tool(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _wire_sampling(request: ChatRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    assert sampling is not None
+    wire: dict[str, Any] = {"temperature": sampling.temperature}
+    if sampling.top_p < 1.0:
+        wire["top_p"] = sampling.top_p
+    if sampling.seed is not None:
+        wire["seed"] = sampling.seed
+    return wire
+
+
+def _n_bytes(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+    wire = [[_wire_message(m) for m in messages], [_wire_tool(t) for t in tools]]
+    return len(json.dumps(wire, ensure_ascii=False).encode("utf-8", "replace"))

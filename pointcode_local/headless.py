@@ -1,0 +1,233 @@
+"""The scripted mode `pointcode -p`: one prompt, the result on stdout, progress on stderr, an exit code; it never asks.
+
+Formats: `text` (the answer alone), `json` (one object), `stream-json` (one event a line, the object last).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pointcode_local.events import (
+    AgentEvent,
+    AssistantMessage,
+    CompactionStarted,
+    ErrorRaised,
+    Outcome,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+    UsageChanged,
+)
+from pointcode_local.records import to_line, to_record
+
+Format = Literal["text", "json", "stream-json"]
+EXIT_CODES: dict[Outcome, int] = {"done": 0, "error": 1, "denied": 3, "limit": 4, "cancelled": 130}
+EXIT_TEMPORARY = 75
+EXIT_CLOSED = 1
+
+
+class AgentLike(Protocol):
+    """The part of the agent that the scripted mode uses."""
+
+    def run(self, prompt: str) -> AsyncGenerator[AgentEvent, None]:
+        """Play one turn."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop it."""
+        ...
+
+
+@dataclass(slots=True)
+class Report:
+    """What the result object tells, gathered from the events."""
+
+    session_id: str
+    started_s: float
+    end: TurnFinished | None = None
+    temporary: bool = False
+    last_text: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    decode_s: float = 0.0
+    first_token_s: float = 0.0
+    order: list[str] = field(default_factory=list[str])
+    finished: dict[str, ToolFinished] = field(default_factory=dict[str, ToolFinished])
+    changed_files: dict[str, None] = field(default_factory=dict[str, None])
+
+    def take(self, event: AgentEvent) -> None:
+        """Gather one event."""
+        match event:
+            case AssistantMessage():
+                self.order += [call[0] for call in event.tool_calls]
+                self.last_text = event.text or self.last_text
+            case ToolFinished():
+                self.finished[event.call_id] = event
+                self.changed_files.update(dict.fromkeys(diff.path for diff in event.diffs))
+            case UsageChanged():
+                self._add_usage(event)
+            case ErrorRaised():
+                self.temporary = event.temporary
+            case TurnFinished():
+                self.end = event
+            case _:
+                pass
+
+    def _add_usage(self, event: UsageChanged) -> None:
+        if not self.first_token_s:
+            self.first_token_s = event.time_to_first_token_s
+        self.prompt_tokens += event.prompt_tokens
+        self.cached_tokens += event.cached_tokens
+        self.completion_tokens += event.completion_tokens
+        if event.tokens_per_second > 0:
+            self.decode_s += event.completion_tokens / event.tokens_per_second
+
+    @property
+    def exit_code(self) -> int:
+        """The process's exit code."""
+        outcome = self.end.outcome if self.end else "error"
+        return EXIT_TEMPORARY if outcome == "error" and self.temporary else EXIT_CODES[outcome]
+
+    def result(self, seconds: float) -> dict[str, Any]:
+        """The result object."""
+        end = self.end or TurnFinished("error", "", 0, "the turn did not end")
+        calls = [self.finished[i] for i in dict.fromkeys([*self.order, *self.finished]) if i in self.finished]
+        return {
+            "result": end.text or self.last_text if end.outcome != "done" else end.text,
+            "session_id": self.session_id,
+            "outcome": end.outcome,
+            "error": end.error,
+            "turns": end.turns,
+            "usage": {
+                "prompt_tokens": self.prompt_tokens,
+                "cached_tokens": self.cached_tokens,
+                "completion_tokens": self.completion_tokens,
+                "seconds": round(seconds, 3),
+                "tokens_per_second": round(self.completion_tokens / self.decode_s, 2) if self.decode_s > 0 else 0.0,
+                "time_to_first_token": round(self.first_token_s, 4),
+            },
+            "tool_calls": [
+                {"name": c.name, "arguments": c.arguments, "is_error": c.is_error, "text": c.text} for c in calls
+            ],
+            "denied": [{"name": c.name, "arguments": c.arguments, "reason": c.denied} for c in calls if c.denied],
+            "changed_files": list(self.changed_files),
+        }
+
+
+class Output:
+    """Standard output as bytes. `write` says whether somebody still reads."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.closed = False
+
+    def write(self, data: bytes) -> bool:
+        """Write everything; False from the first write on that nobody read."""
+        view = memoryview(data)
+        try:
+            while view and not self.closed:
+                view = view[os.write(self._fd, view) :]
+        except BlockingIOError:
+            os.set_blocking(self._fd, True)
+            return self.write(bytes(view))
+        except OSError:  # closed pipe, closed descriptor, full disk
+            self.closed = True
+        return not self.closed
+
+
+def describe(event: AgentEvent) -> str:
+    """The progress line of an event for stderr; "" when there is none."""
+    match event:
+        case ToolStarted():
+            return f"> {event.title}"
+        case ToolFinished() if event.denied:
+            return f"! {event.name} denied: {event.denied}"
+        case ToolFinished() if event.is_error:
+            return f"! {event.name}: {event.text.strip().splitlines()[0][:200] if event.text.strip() else 'failed'}"
+        case CompactionStarted():
+            return f"~ the context is nearly full ({event.context_tokens:,} tokens): shortening the conversation"
+        case ErrorRaised():
+            return f"error: {event.message}"
+        case _:
+            return ""
+
+
+def printable(text: str) -> str:
+    """Without control characters, for a terminal."""
+    return "".join(c if c.isprintable() or c in "\t " else "\ufffd" for c in text)
+
+
+async def run_headless(
+    agent: AgentLike,
+    prompt: str,
+    *,
+    session_id: str,
+    output_format: Format,
+    output: Output,
+    progress: Callable[[str], None],
+    now: Callable[[], float] = time.monotonic,
+) -> int:
+    """Play `prompt` and print; returns the exit code. SIGINT, SIGTERM and a reader that goes away cancel the turn."""
+    report = Report(session_id, now())
+    restore = _cancel_on_signals(agent)
+    try:
+        async with aclosing(agent.run(prompt)) as events:
+            async for event in events:
+                report.take(event)
+                if line := describe(event):
+                    progress(printable(line))
+                if output_format == "stream-json" and not output.write(to_line(to_record(event))):
+                    agent.cancel()
+    finally:
+        restore()
+    end = report.end
+    if end is not None and end.outcome not in ("done", "error"):  # an error was told when it happened
+        progress(printable(f"{end.outcome}: {end.error or _hint(end.outcome)}"))
+    result = report.result(now() - report.started_s)
+    if output_format == "text":
+        text = str(result["result"])
+        output.write((text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "replace"))
+    else:
+        output.write(to_line({"type": "result", **result} if output_format == "stream-json" else result))
+    if output.closed:
+        progress("error: standard output was closed")
+        return report.exit_code or EXIT_CLOSED
+    return report.exit_code
+
+
+def _hint(outcome: Outcome) -> str:
+    hints = {"denied": "a needed permission was not given (see --permission-mode)", "cancelled": "stopped by a signal"}
+    return hints.get(outcome, "the turn ended early")
+
+
+def _cancel_on_signals(agent: AgentLike) -> Callable[[], None]:
+    """Cancel on SIGINT, SIGTERM and SIGHUP while the turn runs; returns what undoes it."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    added: list[signal.Signals] = []
+    for number in numbers:
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+            loop.add_signal_handler(number, agent.cancel)
+            added.append(number)
+
+    def restore() -> None:
+        for number in added:
+            loop.remove_signal_handler(number)
+
+    return restore
+
+
+def read_prompt(argument: str) -> str:
+    """The prompt itself, or with "-" all of stdin (invalid UTF-8 replaced)."""
+    if argument != "-":
+        return argument
+    return sys.stdin.buffer.read().decode("utf-8", "replace")

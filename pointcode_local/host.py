@@ -1,0 +1,215 @@
+"""The host of a front end: opens the model and the session, and offers what stands beside the event stream."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pointcode_local import __version__
+from pointcode_local.agent import Agent
+from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.compose import Setup, open_model, pick_tools, system_prompt
+from pointcode_local.engine.errors import EngineError
+from pointcode_local.engine.types import ChatModel, SamplingParams
+from pointcode_local.events import AgentEvent, SessionInfo
+from pointcode_local.frontend import HostError, HostInfo, OnProgress
+from pointcode_local.runner import Toolbox
+from pointcode_local.session import SessionError, SessionLog, SessionStore
+from pointcode_local.turn import AgentLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChoice:
+    """Which session to open: a new one, this folder's last, one by its id, or a copy of one."""
+
+    continue_last: bool = False
+    resume: str = ""
+    fork: str = ""
+
+
+class AppHost:
+    """Owns model, tools, session and agent for as long as a front end runs."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        choice: SessionChoice | None = None,
+        *,
+        interactive: bool,
+        open_model: Callable[..., Any] = open_model,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._setup = setup
+        self._choice = choice or SessionChoice()
+        self._interactive = interactive
+        self._open_model = open_model
+        self._store = SessionStore(setup.places.state / "sessions", now)
+        self._model: ChatModel | None = None
+        self._log: SessionLog | None = None
+        self._agent: Agent | None = None
+        self._history: list[AgentEvent] = []
+        self._kit: Any = None
+
+    # ------------------------------------------------------------------------------------------- opening
+    async def open(self, on_progress: OnProgress) -> Agent:
+        """Open the session asked for and load the model; raises HostError, EngineError or UsageError."""
+        self._open_session(self._choice)
+        self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
+        return self._new_agent()
+
+    def _open_session(self, choice: SessionChoice) -> None:
+        cwd = self._setup.cwd
+        try:
+            if choice.fork:
+                opened = self._store.fork(choice.fork, cwd)
+            elif choice.resume or choice.continue_last:
+                opened = self._store.open(choice.resume or self._store.latest(cwd))
+            else:
+                opened = (self._store.create(cwd), [])
+        except SessionError as error:
+            raise HostError(str(error)) from error
+        if self._log is not None:
+            self._log.close()
+        self._log, self._history = opened
+
+    def _new_agent(self) -> Agent:
+        model, log, settings = self._model, self._log, self._setup.settings
+        assert model is not None and log is not None
+        self._agent = Agent(
+            model=model,
+            toolbox=self._toolbox(log),
+            log=log,
+            system=system_prompt(small=self._is_small),
+            history=self._history,
+            limits=AgentLimits(max_turns=settings.max_turns),
+            home=self._setup.places.config,
+            sampling=SamplingParams(temperature=settings.temperature) if settings.temperature >= 0 else None,
+        )
+        return self._agent
+
+    @property
+    def _is_small(self) -> bool:
+        choice = self._setup.settings.small_model
+        return choice == "yes" or (choice == "auto" and self._model is not None and self._model.is_small)
+
+    def _toolbox(self, log: SessionLog) -> Toolbox:
+        from pointcode_local.kit import ToolKit
+
+        if self._kit is None:
+            setup = self._setup
+            self._kit = ToolKit(setup.settings, setup.places, setup.cwd, small_model=self._is_small)
+        kit = self._kit
+        tools, withheld = pick_tools(kit.tools, self._setup.allowed_tools)
+        return Toolbox(
+            tools=tools,
+            withheld=withheld,
+            policy=kit.policy,
+            workspace=kit.workspace,
+            root=self._setup.cwd,
+            checkpoints=self._checkpoints(log.id),
+            interactive=self._interactive,
+            sandbox=lambda: kit.policy.sandbox,
+        )
+
+    def _checkpoints(self, session_id: str) -> Checkpoints:
+        return Checkpoints(self._setup.places.state / "checkpoints" / session_id)
+
+    # ------------------------------------------------------------------------------------------- services
+    @property
+    def info(self) -> HostInfo:
+        """What the status line shows."""
+        settings, model = self._setup.settings, self._model
+        return HostInfo(
+            model=model.name if model else settings.model or "default",
+            backend=settings.endpoint or str(getattr(model, "backend", settings.backend)),
+            sandbox=self._kit.sandbox_name if self._kit else "",
+            mode=self._kit.policy.mode if self._kit else settings.permission_mode,
+            cwd=self._setup.cwd,
+            context_limit=model.context_tokens if model else 0,
+            session_id=self._log.id if self._log else "",
+            version=__version__,
+        )
+
+    def history(self) -> Sequence[AgentEvent]:
+        """The open session's events so far."""
+        return self._store.read(self._log.id) if self._log else ()
+
+    async def new_session(self) -> Agent:
+        """Start an empty session with the same model."""
+        self._open_session(SessionChoice())
+        return self._new_agent()
+
+    async def resume(self, session_id: str) -> Agent:
+        """Open a stored session; the one that is open stays when that fails."""
+        if self._log is not None and self._log.id == session_id and self._agent is not None:
+            return self._agent
+        self._open_session(SessionChoice(resume=session_id))
+        return self._new_agent()
+
+    async def undo(self) -> str:
+        """Put back the files that the last turn changed."""
+        if self._log is None:
+            raise HostError("no session is open")
+        try:
+            undone = self._checkpoints(self._log.id).undo()
+        except OSError as error:
+            raise HostError(f"undo failed: {error.strerror}: {error.filename}") from error
+        if not undone.restored and not undone.skipped:
+            return "nothing to undo"
+        names = ", ".join(self._shown(path) for path in undone.restored) or "nothing"
+        text = f"restored {names}"
+        if undone.skipped:
+            text += f"; left alone (changed since): {', '.join(self._shown(path) for path in undone.skipped)}"
+        if self._agent is not None:
+            self._agent.note(f"The user undid your last changes: {text}.")
+        return text
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self._setup.cwd)) if path.is_relative_to(self._setup.cwd) else str(path)
+
+    def sessions(self) -> Sequence[SessionInfo]:
+        """Stored sessions of this folder, newest first."""
+        return self._store.list(self._setup.cwd)
+
+    def models(self) -> Sequence[str]:
+        """Models that `use_model` can open now."""
+        from pointcode_local.compose import known_models
+
+        return known_models(self._setup)
+
+    async def use_model(self, name: str, on_progress: OnProgress) -> Agent:
+        """Go on with this conversation on another model; the present one stays when that fails."""
+        settings = replace(self._setup.settings, model=name)
+        try:
+            model = await self._open_model(settings, self._setup.places, on_progress)
+        except EngineError as error:
+            raise HostError(f"cannot use {name}: {error}") from error
+        old, self._model = self._model, model
+        self._setup = replace(self._setup, settings=settings)
+        if old is not None:
+            await old.aclose()
+        self._history = list(self.history())
+        return self._new_agent()
+
+    async def close(self) -> None:
+        """Stop what still runs, free the model, close the log. Safe to call twice."""
+        if self._agent is not None:
+            self._agent.cancel()
+        if self._kit is not None:
+            self._kit.close()
+        if self._model is not None:
+            with contextlib.suppress(EngineError):
+                await self._model.aclose()
+        if self._log is not None:
+            self._log.close()
+        self._agent = self._kit = self._model = self._log = None
+
+    def sandbox_warning(self) -> str:
+        """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""
+        if self._kit is None or self.info.mode != "auto" or self.info.sandbox != "none":
+            return ""
+        return "no sandbox on this machine: in mode auto, commands run unconfined"

@@ -1,0 +1,85 @@
+"""Starts a front end from parsed options."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+
+from pointcode_local.cli import EXIT_ERROR, UsageError
+from pointcode_local.compose import Setup, prepare, stderr_printer
+from pointcode_local.engine.errors import BackendError, CapacityError, EngineError
+from pointcode_local.frontend import HostError, Progress
+from pointcode_local.host import AppHost, SessionChoice
+
+EXIT_TEMPORARY = 75
+
+
+def _choice(options: argparse.Namespace) -> SessionChoice:
+    return SessionChoice(options.continue_, options.resume or "", options.fork or "")
+
+
+def run_scripted(options: argparse.Namespace) -> int:
+    """`pointcode -p`: play one prompt and print its result."""
+    from pointcode_local.headless import Output, read_prompt
+
+    logging.basicConfig(level=logging.WARNING, format="pointcode: %(message)s", stream=sys.stderr)
+    setup = prepare(options, os.environ)
+    prompt = read_prompt(options.print_prompt)
+    if not prompt.strip():
+        raise UsageError("the prompt is empty")
+    output = Output(os.dup(1))
+    os.dup2(2, 1)  # whatever else prints goes to stderr: stdout belongs to the result
+    return asyncio.run(_scripted(options, setup, prompt, output))
+
+
+async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, output: object) -> int:
+    from pointcode_local.headless import Output, run_headless
+
+    assert isinstance(output, Output)
+    show = stderr_printer()
+    for note in setup.settings.ignored:
+        show(f"pointcode: {note}")
+    host = AppHost(setup, _choice(options), interactive=False)
+    try:
+        agent = await host.open(lambda progress: _show_progress(progress))
+        if warning := host.sandbox_warning():
+            show(f"pointcode: {warning}")
+        return await run_headless(
+            agent,
+            prompt,
+            session_id=host.info.session_id,
+            output_format=options.output_format,
+            output=output,
+            progress=show,
+        )
+    except HostError as error:
+        raise UsageError(str(error)) from error
+    except EngineError as error:
+        show(f"pointcode: {error}")
+        return EXIT_TEMPORARY if isinstance(error, CapacityError | BackendError) else EXIT_ERROR
+    finally:
+        await host.close()
+
+
+def _show_progress(progress: Progress) -> None:
+    logging.getLogger(__name__).info("%s %s/%s", progress.text, progress.done, progress.total)
+
+
+def run_interactive(options: argparse.Namespace) -> int:
+    """`pointcode`: the full-screen interface, or the line mode with --plain."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError('no terminal: give the prompt with -p ("-p -" reads it from stdin)')
+    setup = prepare(options, os.environ)
+    setup.places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    logging.basicConfig(filename=setup.places.state / "pointcode.log", level=logging.WARNING)
+    host = AppHost(setup, _choice(options), interactive=True)
+    if options.plain or os.environ.get("TERM") == "dumb":
+        from pointcode_local.plain import run_plain
+
+        return run_plain(host, prompt=options.prompt or "")
+    from pointcode_local.tui import run_tui
+
+    return run_tui(host, prompt=options.prompt or "")

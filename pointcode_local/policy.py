@@ -1,0 +1,104 @@
+"""The permission policy of a session: mode and rules applied to calls, and the answers "always" that were given.
+
+"Always" answers are kept per folder in `always.toml`, exactly as they were shown; deleting a line revokes one.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pointcode_local.config import Settings
+from pointcode_local.permission import Allow, Ask, Deny, Mode, Rules, decide, load_rules, parse_rule, unreadable
+from pointcode_local.runner import Decision
+from pointcode_local.tools.base import Tool
+from pointcode_local.tools.read import ReadTool
+from pointcode_local.tools.sandbox import SandboxPolicy, default_policy
+from pointcode_local.tools.workspace import Workspace
+
+
+def rule_problem(rule: str) -> str:
+    """What is wrong with the text of a permission rule; "" when nothing is."""
+    try:
+        parse_rule("allow", rule)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+class AlwaysRules:
+    """The allow rules that the person's "always" answers made, by folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of(self, root: Path) -> tuple[str, ...]:
+        """The rules for one folder; a damaged file counts as empty."""
+        rules = self._load().get(str(root), [])
+        return tuple(rule for rule in rules if not rule_problem(rule))
+
+    def add(self, root: Path, rule: str) -> None:
+        """Keep one more rule."""
+        known = self._load()
+        known[str(root)] = list(dict.fromkeys([*known.get(str(root), []), rule]))
+        import tomlkit
+
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(tomlkit.dumps(known), encoding="utf-8")
+        partial.replace(self.path)
+
+    def _load(self) -> dict[str, list[str]]:
+        try:
+            data: dict[str, Any] = tomllib.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {k: [r for r in v if isinstance(r, str)] for k, v in data.items() if isinstance(v, list)}
+
+
+class RulePolicy:
+    """`permission.decide` with this session's mode, rules and workspace."""
+
+    def __init__(self, settings: Settings, root: Path, always: AlwaysRules) -> None:
+        self.mode: Any = settings.permission_mode
+        self._root = root
+        self._always = always
+        table = {"allow": [*settings.allow, *always.of(root)], "ask": settings.ask, "deny": settings.deny}
+        self._rules, problems = load_rules(table)
+        if problems:  # the settings were checked when they were read
+            raise ValueError("; ".join(problems))
+        self.workspace = Workspace(root, unreadable=unreadable(self._rules))
+        self._reader = ReadTool()
+
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+        return self._rules
+
+    @property
+    def sandbox(self) -> SandboxPolicy | None:
+        """What commands are confined to: in mode auto nobody is asked, so they are; elsewhere the person decides."""
+        return default_policy(self.workspace.root) if self.mode == "auto" else None
+
+    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
+        """May this call run now?"""
+        mode: Mode = self.mode
+        match decide(mode, self._rules, tool, arguments, self.workspace):
+            case Allow():
+                return Decision("allow")
+            case Ask(reason, rule):
+                return Decision("ask", reason, rule)
+            case Deny(reason):
+                return Decision("deny", reason)
+
+    def remember(self, rule: str) -> None:
+        """Allow what `rule` covers from now on, in this folder."""
+        self._rules = self._rules.with_rule("allow", rule)
+        self._always.add(self._root, rule)
+
+    def may_read(self, path: Path) -> bool:
+        """May this file be shown to the model without asking?"""
+        return self.decide(self._reader, {"path": os.fspath(path)}).verdict == "allow"

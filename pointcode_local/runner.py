@@ -1,0 +1,308 @@
+"""Runs the tool calls of one reply: arguments, permission, checkpoint, the tool itself, and the result for the model.
+
+Calls start as soon as they are complete, while the model still writes. Reading calls run side by side; a call that may
+change something waits for all before it, and all after it wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pointcode_local.arguments import ArgumentError, parse_arguments
+from pointcode_local.calls import known_name
+from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.engine.types import ToolCall, ToolSpec
+from pointcode_local.events import (
+    AgentEvent,
+    FileDiff,
+    PermissionAnswered,
+    PermissionAsked,
+    QuestionAnswered,
+    QuestionAsked,
+    TodoChanged,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+)
+from pointcode_local.tools.arguments import find_tool, usage, validate
+from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolResult
+
+log = logging.getLogger(__name__)
+INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
+NOBODY = "Nobody is there to answer. Decide yourself, and say in your answer what you assumed."
+MAX_PARTIAL_CHARS = 20_000
+MAX_DIFF_BYTES = 256 * 1024
+STOP_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """May a call run? `rule` is what "always" would store, "" when it cannot be stored."""
+
+    verdict: Literal["allow", "ask", "deny"]
+    reason: str = ""
+    rule: str = ""
+
+
+class Policy(Protocol):
+    """Decides on calls. `remember` stores an "always"."""
+
+    mode: str
+
+    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
+        """May this call run now?"""
+        ...
+
+    def remember(self, rule: str) -> None:
+        """Allow what `rule` covers from now on."""
+        ...
+
+    def may_read(self, path: Path) -> bool:
+        """May this file be shown to the model without asking (for `@path` mentions)?"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a session and what decides about them. `withheld`: names that exist but are not offered, and why."""
+
+    tools: Mapping[str, Tool]
+    policy: Policy
+    workspace: Any  # tools.workspace.Workspace
+    root: Path  # the workspace's folder
+    withheld: Mapping[str, str] = field(default_factory=dict[str, str])
+    checkpoints: Checkpoints | None = None
+    interactive: bool = False
+    sandbox: Callable[[], Any] = lambda: None  # the tools.sandbox.SandboxPolicy in force, if any
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as the model sees them, in their fixed order."""
+        return tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in self.tools.values())
+
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """Tool name -> JSON schema."""
+        return {name: tool.parameters for name, tool in self.tools.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What a runner needs of its agent: where events go, how a person is asked, how results are cut to fit."""
+
+    emit: Callable[[AgentEvent], None]
+    wait_answer: Callable[[str], Awaitable[str]]
+    cut_result: Callable[[str], str]
+    turn: int
+
+
+class CallRunner:
+    """The calls of one reply."""
+
+    def __init__(self, toolbox: Toolbox, conduct: Conduct) -> None:
+        self._box = toolbox
+        self._do = conduct
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, ToolCall] = {}
+        self._exclusive: list[asyncio.Task[None]] = []
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._progress: dict[str, list[str]] = {}
+        self._asking = asyncio.Lock()
+        self.finished: dict[str, ToolFinished] = {}
+
+    def start(self, call: ToolCall) -> None:
+        """Begin a call; its events follow."""
+        tool = self._box.tools.get(known_name(call.name, self._box.tools))
+        exclusive = tool is not None and tool.access in ("write", "execute")
+        before = list(self._tasks.values()) if exclusive else list(self._exclusive)
+        task = asyncio.create_task(self._run(call, before), name=f"call {call.id}")
+        self._tasks[call.id], self._calls[call.id] = task, call
+        if exclusive:
+            self._exclusive.append(task)
+
+    def fail(self, call: ToolCall, text: str) -> None:
+        """Give a call that is not run its result."""
+        self._calls[call.id] = call
+        self._finish(call, ToolResult(text, is_error=True))
+
+    async def wait(self) -> list[ToolFinished]:
+        """Wait for all calls; their results in call order."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks.values())
+        return [self.finished[call_id] for call_id in self._calls]
+
+    async def interrupt(self) -> None:
+        """Stop what runs (within STOP_TIMEOUT_S) and give every call without a result an "interrupted" one."""
+        running = [task for task in self._tasks.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=STOP_TIMEOUT_S)
+        for call in self._calls.values():
+            if call.id not in self.finished:
+                output = "".join(self._progress.get(call.id, ()))
+                self._finish(call, ToolResult(f"{INTERRUPTED}\n{output}".rstrip(), is_error=True))
+
+    async def _run(self, call: ToolCall, before: list[asyncio.Task[None]]) -> None:
+        name = known_name(call.name, self._box.tools)
+        if not name:
+            return self._refuse_unknown(call)
+        tool = self._box.tools[name]
+        arguments = _fitted(tool, call.arguments)
+        if isinstance(arguments, str):
+            return self._finish(call, ToolResult(f"Error: {arguments}", is_error=True))
+        self._arguments[call.id] = arguments
+        if before:
+            await asyncio.wait(before)
+        reason = await self._refusal(call, tool, arguments)
+        if reason:
+            text = f"Denied: {reason}. Do not try to get around this; go on without it, or say what you need."
+            return self._finish(call, ToolResult(text, is_error=True), denied=reason)
+        return self._finish(call, await self._execute(call, tool, arguments))
+
+    def _refuse_unknown(self, call: ToolCall) -> None:
+        withheld = known_name(call.name, self._box.withheld)
+        if withheld:
+            reason = self._box.withheld[withheld]
+            return self._finish(call, ToolResult(f"Denied: {reason}.", is_error=True), denied=reason)
+        problem = find_tool(self._box.tools.values(), call.name)
+        return self._finish(call, ToolResult(f"Error: {problem}", is_error=True))
+
+    async def _refusal(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> str:
+        """Why the call must not run; "" when it may. Asks the person, one question at a time."""
+        async with self._asking:
+            decision = self._box.policy.decide(tool, arguments)
+            if decision.verdict == "allow":
+                return ""
+            if decision.verdict == "deny":
+                return decision.reason or "a rule forbids it"
+            diffs = self._diffs(self._preview(call, tool, arguments))
+            self._do.emit(
+                PermissionAsked(
+                    call.id, tool.name, arguments, tool.title(arguments), decision.reason, decision.rule, diffs
+                )
+            )
+            answer = "deny"
+            try:
+                if self._box.interactive:
+                    answer = await self._do.wait_answer(call.id)
+            finally:
+                known = answer if answer in ("once", "always") else "deny"
+                self._do.emit(PermissionAnswered(call.id, known))
+            if answer == "always" and decision.rule:
+                self._box.policy.remember(decision.rule)
+            if answer in ("once", "always"):
+                return ""
+            return (
+                "the user said no"
+                if self._box.interactive
+                else f"permission needed and nobody to ask: {decision.reason or 'not allowed by a rule'}"
+            )
+
+    def _preview(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[FileChange, ...]:
+        try:
+            return tool.preview(self._context(call), arguments)
+        except Exception:  # noqa: BLE001 - part of the tool runner: a preview that fails must not fail the call
+            log.exception("preview of %s failed", tool.name)
+            return ()
+
+    def _context(self, call: ToolCall) -> ToolContext:
+        async def ask(question: str, options: tuple[str, ...]) -> str:
+            return await self._question(call, question, options)
+
+        return ToolContext(
+            workspace=self._box.workspace,
+            call_id=call.id,
+            on_output=lambda text: self._on_output(call.id, text),
+            ask=ask if self._box.interactive else None,
+            on_todo=lambda items: self._do.emit(TodoChanged(items)),
+            sandbox=self._box.sandbox(),
+        )
+
+    async def _question(self, call: ToolCall, question: str, options: tuple[str, ...]) -> str:
+        async with self._asking:
+            self._do.emit(QuestionAsked(call.id, question, options))
+            answer = ""
+            try:
+                answer = await self._do.wait_answer(call.id)
+            finally:
+                self._do.emit(QuestionAnswered(call.id, answer))
+            return answer
+
+    def _on_output(self, call_id: str, text: str) -> None:
+        parts = self._progress.setdefault(call_id, [])
+        parts.append(text)
+        if sum(map(len, parts[-64:])) > MAX_PARTIAL_CHARS and len(parts) > 1:
+            parts[:] = ["".join(parts)[-MAX_PARTIAL_CHARS:]]
+        self._do.emit(ToolProgress(call_id, text))
+
+    async def _execute(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+        self._do.emit(ToolStarted(call.id, tool.name, arguments, tool.title(arguments)))
+        touched = self._touched(tool, arguments)
+        if self._box.checkpoints and touched:
+            self._box.checkpoints.before(self._do.turn, touched)
+        try:
+            return await tool.run(self._context(call), arguments)
+        except Exception as error:  # noqa: BLE001 - the tool runner: a bug in a tool is a result, not the end of the turn
+            log.exception("tool %s failed", tool.name)
+            return ToolResult(f"Error: {tool.name} failed inside: {type(error).__name__}: {error}", is_error=True)
+        finally:
+            if self._box.checkpoints and touched:
+                self._box.checkpoints.after(self._do.turn, touched)
+
+    def _touched(self, tool: Tool, arguments: dict[str, Any]) -> list[Path]:
+        if tool.access != "write":
+            return []
+        out: list[Path] = []
+        for path in tool.paths(arguments):
+            try:
+                out.append((self._box.root / Path(path).expanduser()).resolve())
+            except (OSError, RuntimeError, ValueError):  # the tool will say what is wrong with it
+                continue
+        return out
+
+    def _finish(self, call: ToolCall, result: ToolResult, denied: str = "") -> None:
+        if call.id in self.finished:
+            return
+        arguments = self._arguments.get(call.id)
+        if arguments is None:
+            arguments = _as_far_as_readable(call.arguments)
+        text = self._do.cut_result(result.text) or "(no output)"
+        name = known_name(call.name, self._box.tools) or call.name
+        event = ToolFinished(call.id, name, arguments, text, result.is_error, self._diffs(result.changes), denied)
+        self.finished[call.id] = event
+        self._do.emit(event)
+
+    def _diffs(self, changes: tuple[FileChange, ...]) -> tuple[FileDiff, ...]:
+        return tuple(FileDiff(self._shown(c.path), _for_people(c.before), _for_people(c.after)) for c in changes)
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self._box.root)) if path.is_relative_to(self._box.root) else str(path)
+
+
+def _fitted(tool: Tool, written: str) -> dict[str, Any] | str:
+    """The arguments with the schema's names and types, or what is wrong with them."""
+    try:
+        return validate(tool, parse_arguments(written))
+    except ArgumentError as error:
+        return f"{error}. {usage(tool)}"
+
+
+def _for_people(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    if len(data) > MAX_DIFF_BYTES:
+        return f"({len(data):,} bytes)"
+    return data.decode("utf-8", "replace")
+
+
+def _as_far_as_readable(written: str) -> dict[str, Any]:
+    try:
+        return parse_arguments(written)
+    except ArgumentError:
+        return {}

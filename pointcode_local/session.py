@@ -1,0 +1,310 @@
+"""Sessions: the event stream as JSON lines, one file each, flushed per event.
+
+A file starts with a header line (`type` "session": id, cwd, created_s, parent) and only grows. Reading skips lines that
+are damaged; a log that was cut short (kill -9) is closed with the events that it lacks when it is opened again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pointcode_local.events import (
+    AgentEvent,
+    AssistantMessage,
+    CompactionFinished,
+    CompactionStarted,
+    PermissionAnswered,
+    PermissionAsked,
+    QuestionAnswered,
+    QuestionAsked,
+    ReasoningDelta,
+    SessionInfo,
+    TextDelta,
+    ToolCallDelta,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from pointcode_local.records import from_record, to_line, to_record
+
+INTERRUPTED = "[interrupted: pointcode ended before this call did; it may have run, wholly or in part]"
+_DELTAS = (
+    b'{"type":"text_delta"',
+    b'{"type":"reasoning_delta"',
+    b'{"type":"tool_call_delta"',
+    b'{"type":"tool_progress"',
+)
+_BRACKETS = (
+    (PermissionAsked, PermissionAnswered),
+    (QuestionAsked, QuestionAnswered),
+)
+
+
+class SessionError(Exception):
+    """A session cannot be found or opened; the text is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a log; `parent` is the session it was forked from."""
+
+    id: str
+    cwd: str
+    created_s: float
+    parent: str = ""
+
+
+class SessionLog:
+    """An open log. Holding it locks the file, so that two processes never write the same session."""
+
+    def __init__(self, header: Header, path: Path, *, new: bool) -> None:
+        self.header = header
+        self.path = path
+        self._file = path.open("x+b" if new else "r+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise SessionError(f"session {header.id} is open in another pointcode; use --fork {header.id}") from None
+        if new:
+            self._write(
+                {
+                    "type": "session",
+                    "id": header.id,
+                    "cwd": header.cwd,
+                    "created_s": header.created_s,
+                    "parent": header.parent,
+                }
+            )
+        else:
+            self._end_half_line()
+
+    @property
+    def id(self) -> str:
+        return self.header.id
+
+    def _end_half_line(self) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        if size:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._file.write(to_line(record))
+
+    def append(self, event: AgentEvent) -> None:
+        """Write one event; it is in the kernel's hands when this returns, so that a kill loses nothing."""
+        if not self._file.closed:
+            self._write(to_record(event))
+
+    def append_raw(self, lines: bytes) -> None:
+        """Copy complete lines of another log (fork)."""
+        self._file.write(lines)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SessionStore:
+    """The folder of all sessions."""
+
+    def __init__(self, root: Path, now: Callable[[], float] = time.time) -> None:
+        self.root = root
+        self._now = now
+
+    def create(self, cwd: Path, parent: str = "") -> SessionLog:
+        """A new, empty session."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
+        header = Header(f"{stamp}-{secrets.token_hex(3)}", str(cwd), self._now(), parent)
+        return SessionLog(header, self._path(header.id), new=True)
+
+    def open(self, session_id: str) -> tuple[SessionLog, list[AgentEvent]]:
+        """Open a stored session to go on with it; its events come back balanced."""
+        path = self.find(session_id)
+        log = SessionLog(_read_header(path) or Header(path.stem, "", 0.0), path, new=False)
+        events = read_events(path)
+        for event in closing_events(events):
+            log.append(event)
+            events.append(event)
+        return log, merge_replies(events)
+
+    def fork(self, session_id: str, cwd: Path) -> tuple[SessionLog, list[AgentEvent]]:
+        """A new session that begins with all events of another one."""
+        source = self.find(session_id)
+        log = self.create(cwd, parent=source.stem)
+        lines = [
+            line for line in source.read_bytes().split(b"\n") if line and not line.startswith(b'{"type":"session"')
+        ]
+        log.append_raw(b"".join(line + b"\n" for line in lines))
+        log.close()
+        return self.open(log.id)
+
+    def read(self, session_id: str) -> list[AgentEvent]:
+        """The events of a stored session, for showing them; nothing is changed."""
+        events = read_events(self.find(session_id))
+        return merge_replies([*events, *closing_events(events)])
+
+    def latest(self, cwd: Path) -> str:
+        """The id of the folder's session that was written last."""
+        found = self.list(cwd)
+        if not found:
+            raise SessionError(f"no session to continue in {cwd}")
+        return found[0].id
+
+    def list(self, cwd: Path | None = None) -> list[SessionInfo]:
+        """Sessions of a folder (None: of all), the one written last first."""
+        paths = self.root.glob("*.jsonl") if self.root.is_dir() else iter(())
+        infos = [info for path in paths if (info := _info(path)) and (cwd is None or info.cwd == str(cwd))]
+        return sorted(infos, key=lambda info: (info.updated_s, info.id), reverse=True)
+
+    def remove(self, session_id: str) -> Path:
+        """Delete a session's log; returns the path that it had."""
+        path = self.find(session_id)
+        path.unlink()
+        return path
+
+    def find(self, session_id: str) -> Path:
+        """The log of the session with this id, or with an id that starts like this when only one does."""
+        if re.fullmatch(r"[\w-]+", session_id):
+            if self._path(session_id).is_file():
+                return self._path(session_id)
+            found = sorted(self.root.glob(f"{session_id}*.jsonl"))
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise SessionError(f"session id {session_id!r} is not unique: {', '.join(p.stem for p in found[:5])}")
+        raise SessionError(f"no session {session_id!r}; `pointcode sessions list` shows those there are")
+
+    def _path(self, session_id: str) -> Path:
+        return self.root / f"{session_id}.jsonl"
+
+
+def _load_line(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:  # damaged: half written, or no UTF-8
+        return None
+
+
+def _read_header(path: Path) -> Header | None:
+    try:
+        with path.open("rb") as file:
+            record = _load_line(file.readline())
+    except OSError:
+        return None
+    if not isinstance(record, dict) or record.get("type") != "session":
+        return None
+    created = record.get("created_s")
+    return Header(
+        path.stem,
+        str(record.get("cwd", "")),
+        float(created) if isinstance(created, int | float) else 0.0,
+        str(record.get("parent", "")),
+    )
+
+
+def _info(path: Path) -> SessionInfo | None:
+    header = _read_header(path)
+    if header is None:
+        return None
+    title, n_lines = "", 0
+    with path.open("rb") as file:
+        for line in file:
+            n_lines += 1
+            if not title and line.startswith(b'{"type":"turn_started"'):
+                event = from_record(_load_line(line))
+                title = " ".join(event.prompt.split())[:80] if isinstance(event, TurnStarted) else ""
+    return SessionInfo(header.id, title, header.cwd, path.stat().st_mtime, n_lines - 1)
+
+
+def read_events(path: Path) -> list[AgentEvent]:
+    """All readable events of a log in order. Deltas of replies and output that are complete are left out."""
+    out: list[AgentEvent] = []
+    deltas: list[bytes] = []
+    for line in path.read_bytes().split(b"\n"):
+        if line.startswith(_DELTAS):
+            deltas.append(line)
+            continue
+        event = from_record(_load_line(line)) if line.strip() else None
+        if event is None:
+            continue
+        if isinstance(event, AssistantMessage):
+            deltas = [d for d in deltas if d.startswith(_DELTAS[3])]
+        elif isinstance(event, TurnFinished):
+            deltas = []
+        out.append(event)
+    return out + [event for line in deltas if (event := from_record(_load_line(line)))]
+
+
+def _last_turn(events: Sequence[AgentEvent]) -> list[AgentEvent]:
+    for i in range(len(events) - 1, -1, -1):
+        if isinstance(events[i], TurnFinished):
+            return list(events[i + 1 :])
+    return list(events)
+
+
+def closing_events(events: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """What a log that was cut short lacks to be balanced: open questions, calls, the reply and the turn."""
+    turn = _last_turn(events)
+    if not any(isinstance(event, TurnStarted) for event in turn):
+        return []
+    closing: list[AgentEvent] = []
+    for opened, closed in _BRACKETS:
+        ended = {event.call_id for event in turn if isinstance(event, closed)}
+        left = [event.call_id for event in turn if isinstance(event, opened) and event.call_id not in ended]
+        closing += [
+            PermissionAnswered(i, "deny") if opened is PermissionAsked else QuestionAnswered(i, "") for i in left
+        ]
+    closing += _missing_reply(turn)
+    finished = {event.call_id for event in turn if isinstance(event, ToolFinished)}
+    for call_id, name, arguments in _calls(turn):
+        if call_id not in finished:
+            output = "".join(e.text for e in turn if isinstance(e, ToolProgress) and e.call_id == call_id)
+            closing.append(ToolFinished(call_id, name, arguments, f"{INTERRUPTED}\n{output}".rstrip(), is_error=True))
+    n_started = sum(isinstance(event, CompactionStarted) for event in turn)
+    if n_started > sum(isinstance(event, CompactionFinished) for event in turn):
+        closing.append(CompactionFinished(0, ""))
+    return [*closing, TurnFinished("cancelled", "", sum(isinstance(e, AssistantMessage) for e in turn))]
+
+
+def _missing_reply(turn: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """The reply that was still being written: its text from the deltas, its calls from those that had started."""
+    known = {call[0] for event in turn if isinstance(event, AssistantMessage) for call in event.tool_calls}
+    calls = {e.call_id: e for e in turn if isinstance(e, ToolStarted | ToolFinished) and e.call_id not in known}
+    text = "".join(event.text for event in turn if isinstance(event, TextDelta))
+    reasoning = "".join(event.text for event in turn if isinstance(event, ReasoningDelta))
+    if not (calls or text):
+        return []
+    written = tuple((c.call_id, c.name, json.dumps(c.arguments, ensure_ascii=False)) for c in calls.values())
+    return [AssistantMessage(text, reasoning, written)]
+
+
+def _calls(turn: Sequence[AgentEvent]) -> Iterable[tuple[str, str, dict[str, Any]]]:
+    seen: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    for event in turn:
+        if isinstance(event, AssistantMessage):
+            for call_id, name, written in event.tool_calls:
+                arguments = _load_line(written.encode("utf-8", "replace"))
+                seen.setdefault(call_id, (call_id, name, arguments if isinstance(arguments, dict) else {}))
+        elif isinstance(event, ToolStarted):
+            seen[event.call_id] = (event.call_id, event.name, event.arguments)
+    return seen.values()
+
+
+def merge_replies(events: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """Without the deltas that a later `AssistantMessage` or `ToolFinished` tells whole."""
+    deltas = (TextDelta, ReasoningDelta, ToolCallDelta, ToolProgress)
+    return [event for event in events if not isinstance(event, deltas)]

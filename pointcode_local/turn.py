@@ -1,0 +1,318 @@
+"""One prompt being worked on: model call, tool calls, results, until the model answers or something ends the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from pointcode_local import context_files
+from pointcode_local.calls import TextCall, find_calls
+from pointcode_local.compaction import TRIES, compact
+from pointcode_local.conversation import Conversation
+from pointcode_local.engine.errors import BackendError, ContextOverflow
+from pointcode_local.engine.types import ChatModel, ChatRequest, Message, SamplingParams, ToolCall
+from pointcode_local.events import (
+    AgentEvent,
+    CompactionFinished,
+    CompactionStarted,
+    ContextAdded,
+    Outcome,
+    Steered,
+    ToolFinished,
+    UsageChanged,
+)
+from pointcode_local.loop_guard import NOTE as LOOP_NOTE
+from pointcode_local.loop_guard import LoopGuard
+from pointcode_local.replies import Reply, read_reply
+from pointcode_local.runner import CallRunner, Conduct, Toolbox
+from pointcode_local.window import Window
+
+MAX_BROKEN = 3  # broken streams in a row before the turn gives up
+MAX_SECOND_CHANCES = 2  # replies in a row that were empty, cut or unclear
+NOTES = {
+    "empty": "[note] Your reply was empty. Answer the user, or call a tool.",
+    "thinking": "[note] You thought without answering. Stop thinking now: answer the user, or call a tool.",
+    "cut": (
+        "[note] Your tool call was cut short and was not run. Make it again, shorter: split large content over several "
+        "calls."
+    ),
+    "doubtful": (
+        "[note] Your reply shows a tool call among other text; it was not run. To run it, make the call itself and "
+        "write nothing after it. If it was meant as an explanation, give your final answer."
+    ),
+    "broken": "[note] The connection broke off here. Go on from where you stopped.",
+}
+CUT_CALL = (
+    "Error: this call was cut short at the token limit and was not run. Make it again, shorter: split large content "
+    "over several calls."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimits:
+    """`max_turns` bounds the model calls of a prompt; `max_reasoning_chars` the thinking before a reply must begin."""
+
+    max_turns: int = 200
+    max_reasoning_chars: int = 120_000
+    max_tokens: int | None = None
+
+
+class Stop(Exception):
+    """Ends a turn with an outcome."""
+
+    def __init__(self, outcome: Outcome, error: str | None = None, *, temporary: bool = False) -> None:
+        super().__init__(error)
+        self.outcome: Outcome = outcome
+        self.error = error
+        self.temporary = temporary
+
+
+@dataclass(slots=True)
+class Core:
+    """What a turn shares with its agent. `emit` logs an event, folds it into the conversation and shows it."""
+
+    model: ChatModel
+    box: Toolbox
+    conversation: Conversation
+    window: Window
+    limits: AgentLimits
+    emit: Callable[[AgentEvent], None]
+    wait_answer: Callable[[str], Awaitable[str]]
+    sampling: SamplingParams | None = None
+    steers: list[str] = field(default_factory=list[str])
+    wanted_room: int = 0  # tokens that should be left before a model call; less means: compact
+
+    def take_steers(self) -> list[str]:
+        """The messages to put before the next model call; they are taken off the list."""
+        taken, self.steers = self.steers, []
+        return taken
+
+
+class Turn:
+    """One prompt being worked on."""
+
+    def __init__(self, core: Core, number: int) -> None:
+        self._core = core
+        self._number = number
+        self._guard = LoopGuard()
+        self._reply: Reply | None = None  # until it is in the history
+        self._runner: CallRunner | None = None
+        self._n_broken = 0
+        self._n_chances = 0
+        self._n_overflows = 0
+        self.n_calls = 0
+        self.text = ""
+        self.denied = False
+
+    async def play(self) -> None:
+        """Model calls and tool calls until an answer; raises Stop for every other end."""
+        core = self._core
+        self._check_prompt_fits()
+        while True:
+            self._take_steers()
+            if self.n_calls >= core.limits.max_turns:
+                raise Stop("limit", f"stopped after {self.n_calls} model calls (the limit of turns)")
+            await self._make_room()
+            if await self._ask() and not core.steers:
+                return
+
+    def _take_steers(self) -> None:
+        steers = self._core.take_steers()
+        for text in steers:
+            self._core.emit(Steered(text))
+            for mention in context_files.mentions(text, self._core.box.root, self._core.box.policy.may_read):
+                self._core.emit(mention)
+
+    def _check_prompt_fits(self) -> None:
+        window, messages = self._core.window, self._core.conversation.messages
+        alone = (messages[0], messages[-1])
+        if window.room(alone) < 0:
+            raise Stop(
+                "error",
+                f"the prompt takes about {window.count(alone):,} tokens and the model's context is {window.limit:,} tokens; "
+                "use a shorter prompt, or a model with a longer context",
+            )
+
+    async def _make_room(self) -> None:
+        core = self._core
+        for attempt in range(TRIES + 1):
+            before = core.conversation.messages
+            room = core.window.room(before)
+            if room >= core.wanted_room or (attempt and room >= 0):
+                break
+            if attempt == TRIES:
+                self._give_up(before)
+            core.emit(CompactionStarted(core.window.count(before)))
+            end: CompactionFinished | None = None
+            try:
+                end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt)
+            finally:
+                core.emit(end or CompactionFinished(core.window.count(before), ""))
+        if attempt:
+            core.wanted_room = min(core.window.working_room, max(0, core.window.room(before)) // 2)
+
+    def _give_up(self, messages: Sequence[Message]) -> NoReturn:
+        n_tokens, limit = self._core.window.count(messages), self._core.window.limit
+        raise Stop(
+            "error",
+            f"the conversation takes about {n_tokens:,} tokens and the model's context is {limit:,}; nothing more can "
+            "be left out. Use a shorter prompt, or a model with a longer context.",
+        )
+
+    async def _ask(self) -> bool:
+        """One model call with its tool calls; True when the turn is done."""
+        core = self._core
+        messages = core.conversation.messages
+        self._reply = reply = Reply(core.conversation.used_ids())
+        cut = core.window.cut_result
+        conduct = Conduct(
+            core.emit, core.wait_answer, lambda text: cut(text, core.conversation.messages_so_far), self._number
+        )
+        self._runner = CallRunner(core.box, conduct)
+        request = ChatRequest(messages, core.box.specs, core.limits.max_tokens, core.sampling)
+        self.n_calls += 1
+        try:
+            await read_reply(
+                core.model.stream(request), reply, core.emit, self._runner.start, core.limits.max_reasoning_chars
+            )
+            if reply.finish == "error":
+                raise BackendError(reply.error or "the model's stream ended with an error")
+        except ContextOverflow as error:
+            self._overflowed(error)
+            return False
+        except BackendError as error:
+            await self._broken(error)
+            return False
+        self._n_broken = 0
+        self._report_usage()
+        return await self._conclude()
+
+    def _overflowed(self, error: ContextOverflow) -> None:
+        """The server counts more tokens than we do: learn, and compact before asking again."""
+        self._reply = self._runner = None
+        self.n_calls -= 1
+        self._n_overflows += 1
+        if self._n_overflows > TRIES:
+            raise Stop("error", f"the prompt does not fit the model's context: {error}")
+        self._core.window.learn(error, self._core.conversation.messages)
+
+    async def _broken(self, error: BackendError) -> None:
+        """The stream broke: what came is kept, calls that were complete count, and the model is asked to go on."""
+        reply, runner = self._reply, self._runner
+        assert reply is not None and runner is not None
+        self._n_broken += 1
+        if self._n_broken >= MAX_BROKEN:
+            raise Stop("error", str(error), temporary=True)
+        if reply.is_empty:
+            self._reply = self._runner = None
+            return
+        self._settle_cut_calls()
+        self._put_in_history()
+        self.denied = any(result.denied for result in await runner.wait()) or self.denied
+        self._runner = None
+        self._core.emit(ContextAdded("note", NOTES["broken"]))
+
+    def _report_usage(self) -> None:
+        reply, core = self._reply, self._core
+        assert reply is not None
+        usage = reply.usage
+        n_context = usage.prompt_tokens + usage.completion_tokens
+        core.emit(
+            UsageChanged(
+                usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.time_to_first_token_s,
+                usage.tokens_per_second, n_context, core.window.limit,
+            )
+        )  # fmt: skip
+
+    async def _conclude(self) -> bool:
+        """Judge a complete reply: an answer, calls, or something that deserves a second chance."""
+        reply, runner = self._reply, self._runner
+        assert reply is not None and runner is not None
+        if not reply.calls:
+            found = find_calls(reply.text, self._core.box.schemas)
+            if found.problem == "cut":
+                return self._second_chance("cut")
+            if found.problem == "doubtful" and self._n_chances < 1:
+                return self._second_chance("doubtful")
+            if not found.calls:
+                return self._answer()
+            self._put_in_history(found.text, self._start_text_calls(found.calls))
+        else:
+            self._settle_cut_calls()
+            self._put_in_history()
+        results = await runner.wait()
+        self._runner = None
+        self._take_results(results, was_cut=bool(reply.cut_calls))
+        return False
+
+    def _answer(self) -> bool:
+        reply = self._reply
+        assert reply is not None
+        if reply.is_empty:
+            return self._second_chance("thinking" if reply.reasoning else "empty")
+        was_cut = reply.finish == "length"
+        self.text = reply.text
+        self._put_in_history()
+        self._runner = None
+        if was_cut:
+            raise Stop("limit", "the answer was cut at the token limit")
+        return True
+
+    def _second_chance(self, kind: str) -> bool:
+        reply = self._reply
+        assert reply is not None
+        self._n_chances += 1
+        was_length = reply.finish == "length"
+        self._put_in_history()
+        self._runner = None
+        if self._n_chances >= MAX_SECOND_CHANCES:
+            self.text = reply.text
+            if was_length or kind == "cut":
+                raise Stop("limit", "the model's replies were cut at the token limit")
+            raise Stop("error", "the model gave no answer: its replies were empty")
+        self._core.emit(ContextAdded("note", NOTES[kind]))
+        return False
+
+    def _start_text_calls(self, calls: tuple[TextCall, ...]) -> tuple[ToolCall, ...]:
+        reply, runner = self._reply, self._runner
+        assert reply is not None and runner is not None
+        started = tuple(ToolCall(reply.new_id(), call.name, call.arguments) for call in calls)
+        for call in started:
+            runner.start(call)
+        return started
+
+    def _settle_cut_calls(self) -> None:
+        reply, runner = self._reply, self._runner
+        assert reply is not None and runner is not None
+        for call in reply.cut_calls:
+            runner.fail(call, CUT_CALL)
+
+    def _put_in_history(self, text: str | None = None, calls: tuple[ToolCall, ...] | None = None) -> None:
+        reply, self._reply = self._reply, None
+        assert reply is not None
+        self._core.emit(reply.message(text, calls))
+
+    def _take_results(self, results: Sequence[ToolFinished], *, was_cut: bool) -> None:
+        self.denied = self.denied or any(result.denied for result in results)
+        self._n_chances = self._n_chances + 1 if was_cut else 0
+        if was_cut and self._n_chances >= MAX_SECOND_CHANCES:
+            raise Stop("limit", "the model's calls were cut at the token limit")
+        verdict = self._guard.judge([(result.name, result.arguments, result.text) for result in results])
+        if verdict == "stop":
+            names = ", ".join(dict.fromkeys(result.name for result in results))
+            raise Stop("limit", f"stopped: the model repeats the same calls ({names}) with the same results")
+        if verdict == "warn":
+            self._core.emit(ContextAdded("note", LOOP_NOTE))
+
+    async def abandon(self) -> None:
+        """End what is open after a cancel or an error: calls get results, a partial reply goes into the history."""
+        reply, runner = self._reply, self._runner
+        if reply is not None and not reply.is_empty and runner is not None:
+            for call in reply.cut_calls:
+                runner.fail(call, "[interrupted before the call was complete; it was not run]")
+            self.text = reply.text
+            self._put_in_history()
+        if runner is not None:
+            await runner.interrupt()
+        self._reply = self._runner = None
