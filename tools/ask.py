@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 
 
 class AskTool(BaseTool):
     """Waits for the person's answer; says so at once where nobody can be asked."""
 
     name = "ask"
-    access = "none"
+    access: Access = "none"
     description = (
         "Ask the person a question when you cannot go on without the answer; offer options where there are some."
     )

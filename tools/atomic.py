@@ -72,7 +72,7 @@ def _stage(item: _Staged, made: list[Path]) -> None:
     if item.change.after is None:
         return
     _make_parents(path.parent, made)
-    item.temporary = _write_beside(path, item.change.after)
+    item.temporary = _write_beside(path, item.change.after, item.change.like)
 
 
 def _make_parents(folder: Path, made: list[Path]) -> None:
@@ -85,14 +85,14 @@ def _make_parents(folder: Path, made: list[Path]) -> None:
         made.append(each)
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def _write_beside(path: Path, data: bytes, like: Path | None = None) -> Path:
     descriptor, name = tempfile.mkstemp(prefix=".pointcode-", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            _copy_metadata(path, file.fileno())
+            _copy_metadata(like or path, file.fileno())
             os.fsync(file.fileno())
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def _umask() -> int:
 def _commit(item: _Staged) -> None:
     path = item.change.path
     if item.temporary is not None:
-        os.replace(item.temporary, path)
+        item.temporary.replace(path)
         item.temporary = None
     elif item.change.before is not None:
         path.unlink()
@@ -158,4 +158,4 @@ def _restore(change: FileChange) -> None:
     if change.before is None:
         change.path.unlink(missing_ok=True)
     else:
-        os.replace(_write_beside(change.path, change.before), change.path)
+        _write_beside(change.path, change.before).replace(change.path)

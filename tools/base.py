@@ -17,11 +17,15 @@ Access = Literal["read", "write", "execute", "none"]
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Bytes of one file before and after; None: did not exist, or is gone. `path` is absolute, links resolved."""
+    """Bytes of one file before and after; None: did not exist, or is gone. `path` is absolute, links resolved.
+
+    `like` is the file whose mode a new one takes (the source of a move).
+    """
 
     path: Path
     before: bytes | None
     after: bytes | None
+    like: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import matching
 from .atomic import read_bytes_or_none, require_writable
-from .base import BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
 from .filetext import FileText, decode, require_unicode, visible, without_ending
 from .placeholders import placeholder_in
 from .syntax import report
@@ -41,7 +41,7 @@ class EditTool(BaseTool):
     """Replaces exact text."""
 
     name = "edit"
-    access = "write"
+    access: Access = "write"
     description = (
         "Replace exact text in a file. Each `old` must occur exactly once (or set replace_all) and must be copied from the "
         "file without line numbers. All edits are applied or none. An empty `old` creates a new file from `new`."

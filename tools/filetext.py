@@ -45,6 +45,7 @@ MAGIC: tuple[tuple[bytes, str], ...] = (
 SAMPLE_BYTES = 65536
 CONTROLS = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 HIGH_RUN = re.compile(rb"[\x80-\xff]+")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 MULTIBYTE = re.compile(r"[^\x00-\x7f\udc80-\udcff]")
 # Western letters and marks that other single-byte code pages use for something else less often.
 WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿ°§«»€‘’“”–—…œ")
@@ -221,17 +222,7 @@ def require_unicode(text: str) -> None:
 
 def visible(text: str) -> str:
     """Text as it may be shown: stray bytes become U+FFFD."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") if _has_surrogate(text) else text
-
-
-def _has_surrogate(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def without_ending(line: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .globbing import compile_glob, fixed_part
 from .walk import files
 from .workspace import Place, Workspace
@@ -19,7 +19,7 @@ class GlobTool(BaseTool):
     """Lists files whose path matches, sorted by path."""
 
     name = "glob"
-    access = "read"
+    access: Access = "read"
     description = (
         "Find files by name pattern, e.g. `**/*.py`, `src/*.{ts,tsx}`. A pattern without `/` matches at any depth. "
         "Hidden files are found; files ignored by .gitignore are not."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .glob import show_name, shown_path
 from .globbing import compile_glob
 from .search import FileHits, Hit, Query, search_files
@@ -33,7 +33,7 @@ class GrepTool(BaseTool):
     """Searches file contents."""
 
     name = "grep"
-    access = "read"
+    access: Access = "read"
     description = (
         "Search file contents with a regular expression (literal=true for plain text). `path` is a file or folder, `glob` "
         "filters file names, `context` shows lines around. Ignored files are searched only when their folder is named."

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .glob import require_folder, show_name
 from .walk import Entry, walk
 from .workspace import Workspace
@@ -20,7 +20,7 @@ class ListTool(BaseTool):
     """Shows what is in a folder, `depth` levels deep."""
 
     name = "list"
-    access = "read"
+    access: Access = "read"
     description = "List a folder as a tree, `depth` levels deep. Ignored folders are named but not opened."
     parameters = object_schema({"path": {"type": "string", "default": "."}, "depth": {"type": "integer", "default": 2}})
 

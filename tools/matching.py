@@ -44,6 +44,15 @@ def find(file: FileText, old: str, new: str) -> list[Match]:
     return []
 
 
+def find_lines(file: FileText, old: str, new: str) -> list[Match]:
+    """Like `find` for a block of whole lines: only places that begin and end with a line."""
+    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted):
+        found = [match for match in search(file, old, new) if match.start == 0 or file.text[match.start - 1] == "\n"]
+        if found:
+            return found
+    return []
+
+
 def _occurrences(text: str, part: str) -> Iterator[int]:
     at = text.find(part)
     while at >= 0:

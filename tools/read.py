@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .filetext import FileText, decode, visible
 from .workspace import Place, Workspace
 
@@ -18,7 +18,7 @@ class ReadTool(BaseTool):
     """Shows lines `offset` … `offset + limit - 1`; never more than a page's worth of characters."""
 
     name = "read"
-    access = "read"
+    access: Access = "read"
     description = (
         "Read a text file. Lines come with their numbers and a tab in front, which are not part of the file. For long "
         "files use offset (first line; negative counts from the end) and limit."

@@ -11,8 +11,10 @@ from .edit import EditTool
 from .glob import GlobTool
 from .grep import GrepTool
 from .listing import ListTool
+from .patch import PatchTool
 from .read import ReadTool
 from .shell import Jobs, ShellKillTool, ShellOutputTool, ShellTool
+from .symbols import OutlineTool, ReplaceSymbolTool
 from .todo import TodoTool
 from .write import WriteTool
 
@@ -38,6 +40,9 @@ def build_tools(*, small_model: bool = False, environment: Mapping[str, str] | N
         ReadTool(),
         WriteTool(),
         EditTool(),
+        PatchTool(),
+        OutlineTool(),
+        ReplaceSymbolTool(),
         GlobTool(),
         GrepTool(),
         ListTool(),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .environment import command_environment
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
@@ -102,7 +102,7 @@ class ShellTool(BaseTool):
     """Runs a command line in the workspace."""
 
     name = "shell"
-    access = "execute"
+    access: Access = "execute"
     description = (
         "Run a bash command in the workspace folder. No terminal: nothing can be typed in. background=true returns an id at "
         "once; see shell_output and shell_kill."
@@ -177,7 +177,7 @@ class ShellOutputTool(BaseTool):
     """What a background job has said since the last look."""
 
     name = "shell_output"
-    access = "none"
+    access: Access = "none"
     description = "Show the new output of a background command and whether it still runs."
     parameters = object_schema({"id": {"type": "string"}}, ("id",))
 

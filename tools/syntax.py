@@ -48,7 +48,8 @@ def language_of(path: PurePath) -> str | None:
 def _parser(language: str) -> Parser:
     module = importlib.import_module(f"tree_sitter_{'typescript' if language == 'tsx' else language}")
     maker = getattr(module, f"language_{language}" if language in ("typescript", "tsx") else "language")
-    return Parser(Language(maker()))
+    grammar: object = maker()
+    return Parser(Language(grammar))
 
 
 def parse(text: str, language: str) -> Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .base import BaseTool, ToolContext, ToolResult, object_schema
+from .base import Access, BaseTool, ToolContext, ToolResult, object_schema
 
 STATUSES = ("pending", "in_progress", "done")
 
@@ -14,7 +14,7 @@ class TodoTool(BaseTool):
     """Replaces the plan that the person sees."""
 
     name = "todo"
-    access = "none"
+    access: Access = "none"
     description = "Show the person your plan for a task of several steps. Give the whole list each time."
     parameters = object_schema(
         {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .atomic import read_bytes_or_none, require_writable
-from .base import BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
+from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
 from .edit import count_lines, describe_faults
 from .filetext import decode, require_unicode
 from .placeholders import placeholder_in
@@ -17,7 +17,7 @@ class WriteTool(BaseTool):
     """Creates a file, or replaces one whose present bytes the model has read."""
 
     name = "write"
-    access = "write"
+    access: Access = "write"
     description = (
         "Create a file (missing folders too) with exactly this content. Replacing an existing file needs an earlier read "
         "of it; to change a part, use edit."

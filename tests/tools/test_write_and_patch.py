@@ -1,0 +1,215 @@
+"""Whole files and patches of several files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointcode_local.tools.atomic import apply_changes
+from pointcode_local.tools.base import FileChange, ToolError
+
+from .tool_kit import Bench
+
+
+def envelope(*lines: str) -> str:
+    return "\n".join(["*** Begin Patch", *lines, "*** End Patch"]) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------- write
+@pytest.mark.parametrize("content", ["a\nb", "a\r\nb\r\n", "", "\n", "a\rb", "\x0c\u2028", "$x `y` \\n\n"])
+def test_write_puts_exactly_the_given_text(bench: Bench, content: str) -> None:
+    bench.ok("write", path="a/b/new.txt", content=content)
+    assert bench.get("a/b/new.txt") == content.encode()
+
+
+@pytest.mark.parametrize("name", ["-rf", "$(touch pwned).txt", "; touch pwned;", "a b 'c' \"d\"", "ü/日本.txt", "[id]/{a,b}.tsx", "a:1:b", "*"])
+def test_odd_names_are_written_literally(bench: Bench, name: str) -> None:
+    bench.ok("write", path=name, content="x\n")
+    assert bench.get(name) == b"x\n"
+    assert [str(p.relative_to(bench.root)) for p in bench.root.rglob("*") if p.is_file()] == [name]
+
+
+def test_an_existing_file_is_replaced_only_after_its_present_bytes_were_read(bench: Bench) -> None:
+    path = bench.put("f.txt", "precious\n")
+    assert "read it first" in bench.refused("write", path="f.txt", content="mine\n")
+    bench.ok("read", path="f.txt")
+    path.write_bytes(b"precious and newer\n")
+    assert "changed since" in bench.refused("write", path="f.txt", content="mine\n")
+    assert path.read_bytes() == b"precious and newer\n"
+    bench.ok("read", path="f.txt")
+    bench.ok("write", path="f.txt", content="mine\n")
+    bench.ok("write", path="f.txt", content="again\n")
+    assert path.read_bytes() == b"again\n"
+
+
+def test_a_file_read_in_part_is_not_replaced_until_the_rest_was_read(bench: Bench) -> None:
+    bench.put("f.txt", "".join(f"{n}\n" for n in range(50)))
+    bench.ok("read", path="f.txt", limit=20)
+    assert "line 21" in bench.refused("write", path="f.txt", content="x")
+    bench.ok("edit", path="f.txt", edits=[{"old": "49", "new": "x"}])
+    bench.ok("read", path="f.txt", offset=31)
+    assert bench.call("write", path="f.txt", content="x").is_error
+    bench.ok("read", path="f.txt", offset=1, limit=30)
+    bench.ok("write", path="f.txt", content="x")
+
+
+def test_edits_keep_a_read_file_known_and_do_not_make_an_unread_one_known(bench: Bench) -> None:
+    bench.put("known.txt", "a\n")
+    bench.put("unknown.txt", "a\nb\n")
+    bench.ok("read", path="known.txt")
+    for name in ("known.txt", "unknown.txt"):
+        bench.ok("edit", path=name, edits=[{"old": "a", "new": "A"}])
+    bench.ok("write", path="known.txt", content="c\n")
+    bench.refused("write", path="unknown.txt", content="c\n")
+
+
+def test_replacing_keeps_mark_encoding_mode_and_link(bench: Bench) -> None:
+    bench.put("a.txt", "\ufeffalt\n".encode("utf-16-be"), 0o640)
+    (bench.root / "link").symlink_to("a.txt")
+    bench.ok("read", path="link")
+    bench.ok("write", path="link", content="\ufeffnéu\n")
+    assert bench.get("a.txt") == "\ufeffnéu\n".encode("utf-16-be")
+    assert (bench.root / "link").is_symlink() and (bench.root / "a.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_folders_read_only_files_and_placeholders_are_refused(bench: Bench) -> None:
+    bench.put("d/a.py", "def f(): pass\ndef g(): pass\n")
+    bench.put("ro.txt", "x\n", 0o444)
+    bench.ok("read", path="d/a.py")
+    bench.ok("read", path="ro.txt")
+    bench.refused("write", path="d", content="x")
+    bench.refused("write", path="new/", content="x")
+    bench.refused("write", path="ro.txt", content="y")
+    bench.refused("write", path="d/a.py", content="def f(): pass\n# ... rest of the file ...\n")
+    bench.refused("write", path="d/a.py/x", content="x")
+
+
+# ------------------------------------------------------------------------------------------------- patch
+def test_a_patch_adds_updates_moves_and_deletes_at_once(bench: Bench) -> None:
+    bench.put("a.txt", "one\r\ntwo\r\nthree\r\n")
+    bench.put("run.sh", "x\ny\n", 0o755)
+    bench.put("b.txt", "bye\n")
+    result = bench.call(
+        "patch",
+        patch=envelope(
+            "*** Add File: d/new.txt", "+fresh", "+", "*** Update File: a.txt", "@@", " one", "-two", "+2", "+2b", " three",
+            "*** Update File: run.sh", "*** Move to: d/run.sh", "@@", "-x", "+X", "*** Delete File: b.txt",
+        ),
+    )  # fmt: skip
+    assert not result.is_error
+    assert bench.get("d/new.txt") == b"fresh\n\n" and bench.get("a.txt") == b"one\r\n2\r\n2b\r\nthree\r\n"
+    assert bench.get("d/run.sh") == b"X\ny\n" and (bench.root / "d/run.sh").stat().st_mode & 0o777 == 0o755
+    assert not (bench.root / "b.txt").exists() and not (bench.root / "run.sh").exists()
+    assert len(result.changes) == 5
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        ("*** Frobnicate File: a.txt", "+x"),
+        ("*** Update File: a.txt", "@@", "-nowhere", "+x"),
+        ("*** Update File: a.txt", "@@", " one", "-nowhere", "+x"),
+        ("*** Update File: missing.txt", "@@", "-one", "+x"),
+        ("*** Update File: a.txt",),
+        ("*** Update File: a.txt", "@@"),
+        ("*** Update File: a.txt", "@@", " one"),
+        ("*** Update File: a.txt", "@@", "one"),
+        ("*** Delete File: missing.txt",),
+        ("*** Delete File: d",),
+        ("*** Add File: b.txt", "+x"),
+        ("*** Add File: d", "+x"),
+        ("*** Add File: n.txt", "x"),
+        ("*** Update File: a.txt", "*** Move to: b.txt", "@@", "-one", "+1"),
+        ("*** Update File: a.txt", "*** Move to: d", "@@", "-one", "+1"),
+        ("*** Update File: a.txt", "@@", "-one", "+1", "*** Update File: a.txt", "@@", "-two", "+2"),
+        ("*** Add File: n.txt", "+x", "*** Add File: n.txt", "+y"),
+        ("*** Update File: a.txt", "@@ nowhere", "-two", "+2"),
+        ("*** Update File: twice.txt", "@@", "-x", "+y"),
+        ("*** Add File: a.txt/n", "+x"),
+        ("*** Delete File: fixed.txt",),
+        ("*** Update File: bin.dat", "@@", "-a", "+b"),
+        ("*** Update File: a.txt", "@@", "-two", "+2", "@@", "-one", "+1"),
+    ],
+)
+def test_a_bad_patch_changes_nothing(bench: Bench, lines: tuple[str, ...]) -> None:
+    bench.put("a.txt", "one\ntwo\nthree\n")
+    bench.put("b.txt", "b\n")
+    bench.put("twice.txt", "x\nx\n")
+    bench.put("fixed.txt", "x\n", 0o444)
+    bench.put("bin.dat", b"\x00a\n")
+    bench.put("d/keep.txt", "keep\n")
+    before = snapshot(bench.root)
+    good = ("*** Update File: b.txt", "@@", "-b", "+B", "*** Add File: e/new.txt", "+x") if lines else ()
+    bench.refused("patch", patch=envelope(*good, *lines))
+    bench.refused("patch", patch=envelope(*lines, *good))
+    assert snapshot(bench.root) == before
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "*** Begin Patch\n*** Add File: x\n+x\n", "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"])
+def test_a_text_that_is_no_whole_envelope_is_refused(bench: Bench, text: str) -> None:
+    assert "*** " in bench.refused("patch", patch=text)
+
+
+def test_hunks_find_their_place_below_an_anchor_in_order_and_at_the_end(bench: Bench) -> None:
+    bench.put("m.py", "def a():\n    x = 1\n\ndef b():\n    x = 1\n\nlast")
+    bench.ok("patch", patch=envelope("*** Update File: m.py", "@@ def b():", "-    x = 1", "+    x = 2", "@@", "-last", "+LAST"))
+    assert bench.get("m.py") == b"def a():\n    x = 1\n\ndef b():\n    x = 2\n\nLAST"
+    bench.ok("patch", patch=envelope("*** Update File: m.py", "@@", "+tail", "*** End of File"))
+    assert bench.get("m.py").endswith(b"\nLAST\ntail")
+    bench.ok("patch", patch=envelope("  *** Update File: m.py  ", "@@ -1,2 +1,2 @@", " def a():", "-    x = 1", "+    x = 3"))
+    assert bench.get("m.py").startswith(b"def a():\n    x = 3\n")
+
+
+def test_context_lines_may_look_like_headers(bench: Bench) -> None:
+    bench.put("doc.md", "*** Add File: x\nold\n")
+    bench.ok("patch", patch=envelope("*** Update File: doc.md", "@@", " *** Add File: x", "-old", "+*** End Patch"))
+    assert bench.get("doc.md") == b"*** Add File: x\n*** End Patch\n"
+
+
+def snapshot(root: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
+
+
+def test_a_failure_half_way_restores_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_bytes(b"a")
+    b.write_bytes(b"b")
+    new = tmp_path / "deep/er/new"
+    real = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == b and self.read_bytes() == b"B":
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(OSError, match="No space"):
+        apply_changes([FileChange(a, b"a", b"A"), FileChange(new, None, b"n"), FileChange(b, b"b", b"B")])
+    assert snapshot(tmp_path) == {"a": b"a", "b": b"b"}
+
+
+def test_bytes_that_changed_meanwhile_are_not_overwritten(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    a.write_bytes(b"newer")
+    with pytest.raises(ToolError, match="changed"):
+        apply_changes([FileChange(a, b"old", b"mine")])
+    assert a.read_bytes() == b"newer"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "", "  c", "*** x", "+d", "-e"]), min_size=1, max_size=8), st.data())
+def test_a_patch_of_one_line_changes_just_that_line(lines: list[str], data: st.DataObject) -> None:
+    from pointcode_local.tools.filetext import decode
+    from pointcode_local.tools.patch import _updated, parse_patch  # pyright: ignore[reportPrivateUsage]
+
+    numbered = [f"{n}{line}" for n, line in enumerate(lines)]
+    at = data.draw(st.integers(0, len(lines) - 1))
+    hunk = [f"{'-' if n == at else ' '}{line}" for n, line in enumerate(numbered)]
+    hunk.insert(at + 1, "+new")
+    operation = parse_patch(envelope("*** Update File: f", "@@", *hunk))[0]
+    after = _updated(operation, decode("".join(line + "\n" for line in numbered).encode()))
+    assert after.decode().split("\n")[:-1] == [*numbered[:at], "new", *numbered[at + 1 :]]
