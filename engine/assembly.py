@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+
+import numpy as np
 
 from . import _native
 from .constrain import GrammarFactory
@@ -18,7 +20,7 @@ from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .models.reference import TorchModel
 from .parts import EngineOptions, EngineParts
-from .prefill import TorchPrefill
+from .prefill import HybridPrefill, NativePrefill, TorchPrefill
 from .schedule_check import check
 from .scheduler import Schedule, build
 from .tasks import LayerPlan, ModelPlan, Tasks
@@ -39,13 +41,19 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
     identity = model_identity(files.path, config)
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
+    if options.backend not in ("auto", "cpu"):
+        raise BackendError(f"the backend {options.backend!r} is not available here; use auto or cpu")
+    schedules = cpu_schedules(config, n_threads)
     return EngineParts(
         name=name,
         vocab=config.vocab,
         context_tokens=context_tokens,
         kv=kv,
-        prefill=TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
-        make_backend=_backend_maker(options.backend, files.weights, kv, n_threads, options.limits.max_rows),
+        prefill=HybridPrefill(
+            TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
+            NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
+        ),
+        make_backend=lambda: cpu_backend(files.weights, kv, schedules),
         grammars=_grammars(files),
         store=store,
         salt=identity.encode(),
@@ -107,22 +115,31 @@ _SHAPE_FIELDS = (
 )
 
 
-def cpu_backend(
-    weights: ModelWeights,
-    kv: KvCache,
-    n_threads: int,
-    max_rows: int = 8,
-    *,
-    order: str | None = None,
-    delay_seed: int = 0,
-) -> _native.CpuBackend:
-    """The native interpreter on `n_threads` processors; every schedule is checked first (ScheduleError)."""
-    shape, owners = native_shape(weights)
-    plan = model_plan(weights.config)
-    order = order or ("lean" if weights.config.parallel_block else "shipped")
+def cpu_schedules(
+    config: ModelConfig, n_threads: int, max_rows: int = 8, *, order: str | None = None
+) -> list[Schedule]:
+    """Checked schedules for 1 .. max_rows rows (ScheduleError for one that must not run)."""
+    plan = model_plan(config)
+    order = order or ("lean" if config.parallel_block else "shipped")
     schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
     for schedule in schedules:
         check(plan, schedule)
+    return schedules
+
+
+def without_head(schedule: Schedule) -> Schedule:
+    """The schedule up to the last layer: keys and values are complete, logits are not computed."""
+    final = [i for i, name in enumerate(schedule.wave_names) if name.startswith("final.")]
+    keep = ~np.isin(schedule.tasks["wave"], final)
+    before = np.concatenate([[0], np.cumsum(keep)])
+    return replace(schedule, tasks=schedule.tasks[keep], offsets=before[schedule.offsets].astype(np.int32))
+
+
+def cpu_backend(
+    weights: ModelWeights, kv: KvCache, schedules: Sequence[Schedule], *, wait_limit_ms: int = 10_000
+) -> _native.CpuBackend:
+    """The native interpreter of the schedules, index n - 1 for n rows, over the pages of `kv`."""
+    shape, owners = native_shape(weights)
     addresses = [[t.data_ptr() for t in kv.layer(i)] for i in range(weights.config.n_layers)]
     return _native.CpuBackend(
         shape,
@@ -130,7 +147,7 @@ def cpu_backend(
         [v for _, v in addresses],
         [_task_lists(s) for s in schedules],
         max_splits=max(s.n_splits for s in schedules),
-        delay_seed=delay_seed,
+        wait_limit_ms=wait_limit_ms,
         owners=(owners, kv),
     )
 
@@ -158,16 +175,6 @@ def available_bytes() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else pages * 4096
-
-
-def _backend_maker(
-    backend: str, weights: ModelWeights, kv: KvCache, n_threads: int, max_rows: int
-) -> Callable[[], _native.StepBackend]:
-    match backend:
-        case "auto" | "cpu":
-            return lambda: cpu_backend(weights, kv, n_threads, max_rows)
-        case _:
-            raise BackendError(f"the backend {backend!r} is not available here; use auto or cpu")
 
 
 def _task_lists(schedule: Schedule) -> tuple[list[Tasks], int, int]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDLE_WAIT_S = 5.0
-# Without a bound a small model under a JSON schema can write white space for ever.
-_JSON_WHITESPACE = {"whitespace_pattern": r"[ \n]{0,16}"}
+# One space, or a new line with its indent: without a bound a small model can write white space for ever.
+_JSON_WHITESPACE = {"whitespace_pattern": r"(\n {0,16}| )?"}
 
 
 class _Words:

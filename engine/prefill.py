@@ -1,12 +1,19 @@
-"""Prefill of paged sequences with the torch forward pass."""
+"""Prefill of paged sequences: with the torch forward pass, or eight tokens a step on the native CPU backend.
+
+On one core of a Xeon with the 0.5B model in Q4_K (CPU time, so that other load does not count): torch computes 138
+tokens/s in chunks of 256, but 24 in its first chunk, because it de-quantises every matrix then; the native backend
+computes 45 tokens/s from the first token on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
-from .kv_cache import NO_PAGE, PAGE_TOKENS, SequencePages
+from . import _native
+from .kv_cache import FULL, NO_PAGE, PAGE_TOKENS, SLIDING, SequencePages
 from .models.reference import TorchModel
 
 
@@ -54,6 +61,7 @@ class TorchPrefill:
     def __init__(self, model: TorchModel, n_threads: int) -> None:
         self._model = model
         self._n_threads = n_threads
+        self.is_warm = False
 
     def __call__(
         self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
@@ -62,3 +70,48 @@ class TorchPrefill:
         if torch.get_num_threads() != self._n_threads:
             torch.set_num_threads(self._n_threads)
         self._model.forward(ids[begin:end], PagedKv(pages, at_layer), first_position=begin, logits="none")
+        self.is_warm = True
+
+
+class NativePrefill:
+    """`control.Prefill` over a CPU backend whose schedules end before the head: up to 8 tokens are the rows of a step.
+
+    The rows share their page tables. A step writes the keys of all rows of a layer before it reads any, so that each
+    token sees those before it.
+    """
+
+    def __init__(self, make_backend: Callable[[], _native.CpuBackend]) -> None:
+        self._make_backend = make_backend
+        self._backend: _native.CpuBackend | None = None
+
+    def __call__(
+        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
+    ) -> None:
+        """Computes tokens [begin, end); `at_layer` is called between steps."""
+        if self._backend is None:
+            self._backend = self._make_backend()
+        full, sliding = (np.asarray(pages.tables[group], np.int32) for group in (FULL, SLIDING))
+        for first in range(begin, end, _native.MAX_ROWS):
+            at_layer()
+            self._backend.forward(
+                [
+                    _native.StepRow(token=ids[i], position=i, full_pages=full, sliding_pages=sliding)
+                    for i in range(first, min(end, first + _native.MAX_ROWS))
+                ]
+            )
+
+
+class HybridPrefill:
+    """Torch, except for short prompts as long as it is cold (after a restart the rest of a cached prompt is short)."""
+
+    def __init__(self, torch_prefill: TorchPrefill, native: NativePrefill, short_tokens: int = 128) -> None:
+        self.torch = torch_prefill
+        self.native = native
+        self._short_tokens = short_tokens
+
+    def __call__(
+        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
+    ) -> None:
+        """Computes tokens [begin, end)."""
+        is_short = len(ids) - begin <= self._short_tokens and not self.torch.is_warm
+        (self.native if is_short else self.torch)(ids, begin, end, pages, at_layer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
@@ -15,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from pointcode_local.engine.assembly import assemble, cpu_backend
+from pointcode_local.engine import _native
+from pointcode_local.engine.assembly import assemble, cpu_backend, cpu_schedules
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import BackendError, CapacityError, ContextOverflow, RequestError
@@ -58,9 +58,13 @@ def engine(files: ModelFiles) -> Iterator[Engine]:
 class opened:  # noqa: N801
     """An engine that is closed, with balanced books, at the end."""
 
-    def __init__(self, files: ModelFiles, options: EngineOptions = OPTIONS, **changes: object) -> None:
-        parts: EngineParts = assemble(files, "tiny", options)
-        self.engine = Engine(replace(parts, **changes))  # type: ignore[arg-type]
+    def __init__(
+        self,
+        files: ModelFiles,
+        options: EngineOptions = OPTIONS,
+        change: Callable[[EngineParts], EngineParts] = lambda parts: parts,
+    ) -> None:
+        self.engine = Engine(change(assemble(files, "tiny", options)))
 
     def __enter__(self) -> Engine:
         return self.engine
@@ -87,7 +91,7 @@ async def collect(engine: Engine, request: Request) -> tuple[list[int], StreamFi
 
 async def until(condition: Callable[[], bool]) -> None:
     """Other threads bring the condition about; the test's time-out bounds the wait."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - threads set it, not tasks
         await asyncio.sleep(0)
 
 
@@ -99,6 +103,18 @@ async def next_of(events: AsyncGenerator[TokenEvent, None], kind: type[TokenEven
 
 
 # ------------------------------------------------------------------------------------------------ results
+@pytest.mark.parametrize("n", [2, 20, 75])
+def test_native_and_torch_prefill_give_the_same_keys_and_answers(any_files: ModelFiles, n: int) -> None:
+    def only(kind: str) -> Callable[[EngineParts], EngineParts]:
+        return lambda parts: replace(parts, prefill=getattr(parts.prefill, kind))
+
+    answers: list[list[int]] = []
+    for kind in ("native", "torch"):
+        with opened(any_files, change=only(kind)) as engine:
+            answers.append(asyncio.run(collect(engine, Request(prompt(8, n), 30)))[0])
+    assert answers[0] == answers[1]
+
+
 def test_four_requests_at_once_give_what_each_gives_alone(any_files: ModelFiles) -> None:
     requests = [Request(prompt(i, 40 + 61 * i), 80) for i in range(4)]
 
@@ -355,25 +371,11 @@ def test_a_failing_backend_ends_its_requests_and_is_rebuilt(files: ModelFiles) -
     engine.check()
 
 
-def broken_backend(files: ModelFiles, parts: EngineParts):
-    """A real backend whose schedule waits for a signal that never comes."""
-    from pointcode_local.engine import _native
-    from pointcode_local.engine.assembly import model_plan, native_shape
-    from pointcode_local.engine.scheduler import build
-
-    schedule = build(model_plan(files.config), n_rows=1, n_processors=1)
-    schedule.tasks["wait_target"][-1, 0] += 1
-    shape, owners = native_shape(files.weights)
-    addresses = [[t.data_ptr() for t in parts.kv.layer(i)] for i in range(files.config.n_layers)]
-    return _native.CpuBackend(
-        shape,
-        [k for k, _ in addresses],
-        [v for _, v in addresses],
-        [([schedule.tasks], schedule.n_counters, schedule.n_queues)],
-        wait_limit_ms=20,
-        max_splits=schedule.n_splits,
-        owners=owners,
-    )
+def broken_backend(files: ModelFiles, parts: EngineParts) -> _native.CpuBackend:
+    """A real backend whose last task waits for a signal that never comes; one token makes it time out."""
+    schedules = cpu_schedules(files.config, 1, 1)
+    schedules[0].tasks["wait_target"][-1, 0] += 1
+    return cpu_backend(files.weights, parts.kv, schedules, wait_limit_ms=20)
 
 
 def test_a_backend_that_cannot_be_rebuilt_ends_the_engine_with_its_error(files: ModelFiles) -> None:
@@ -454,7 +456,7 @@ def test_a_closed_engine_refuses_and_ends_what_runs(files: ModelFiles) -> None:
 # ------------------------------------------------------------------------------------------------ life time
 def test_two_hundred_requests_leave_nothing_behind(files: ModelFiles) -> None:
     def resources() -> tuple[int, int]:
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
     async def some(engine: Engine, n: int) -> None:
         for begin in range(0, n, 10):
@@ -489,8 +491,3 @@ def test_a_prefix_comes_from_disk_after_a_restart(any_files: ModelFiles, tmp_pat
         assert end.usage.cached_tokens == 256
         assert engine.stats().prefill_tokens == 299 - 256
     assert second == first
-
-
-def test_every_schedule_that_the_engine_runs_is_checked(any_files: ModelFiles) -> None:
-    parts = assemble(any_files, "tiny", OPTIONS)
-    assert cpu_backend(any_files.weights, parts.kv, 2, 3, delay_seed=1).n_processors == 2
