@@ -43,8 +43,18 @@ _VISIBLE: dict[int, str] = {
     0x7F: "\u2421",
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Joiners belong into emoji and into some scripts; after ASCII or at the start they only hide something.
-_STRAY_JOINER = re.compile("(?<![\u0300-\U0010ffff])[\u200c\u200d\ufe0e\ufe0f]")
+# Joiners and variation selectors belong into emoji and into some scripts, at most two after a character (the longest
+# well-formed case is VS16 + ZWJ). After ASCII, at the start, or in longer runs they only hide something.
+_JOINERS = "\u200c\u200d\ufe0e\ufe0f"
+_JOINER_RUN = re.compile(f"([\u0300-\u200b\u200e-\ufe0d\ufe10-\U0010ffff]?)([{_JOINERS}]+)")
+_UNFINISHED = re.compile(f"[\r{_JOINERS}]+\\Z")
+
+
+def _checked_joiners(match: re.Match[str]) -> str:
+    base, run = match.groups()
+    if base and len(run) <= 2:
+        return match.group()
+    return base + "".join(f"<U+{ord(character):04X}>" for character in run)
 
 
 def _codepoint(match: re.Match[str]) -> str:
@@ -54,11 +64,11 @@ def _codepoint(match: re.Match[str]) -> str:
 def plain(text: str, before: str = "") -> str:
     """`text` with every control, bidi and invisible character replaced by a visible mark; `\\n` and `\\t` stay.
 
-    `before` is the character that precedes `text` on the screen, for text that arrives in pieces.
+    `before` is the character that precedes `text`, for text that arrives in pieces.
     """
     if text.isascii() and text.isprintable():
         return text
-    joined = _STRAY_JOINER.sub(_codepoint, before + text.replace("\r\n", "\n"))
+    joined = _JOINER_RUN.sub(_checked_joiners, before + text.replace("\r\n", "\n"))
     return _SURROGATE.sub(_codepoint, joined[len(before) :].translate(_VISIBLE))
 
 
@@ -66,14 +76,17 @@ class PlainStream:
     """`plain` for text in pieces: the output does not depend on where the pieces were cut."""
 
     def __init__(self) -> None:
-        self._held = ""  # a final CR, which may be the first half of a line end
+        self._held = ""  # a final CR, which may be half a line end, and joiners, whose run may go on
         self._before = ""
 
     def feed(self, text: str) -> str:
         """The inert form of what `text` adds."""
         text = self._held + text
-        self._held = "\r" if text.endswith("\r") else ""
-        text = text[: len(text) - len(self._held)]
+        unfinished = _UNFINISHED.search(text)
+        self._held = unfinished.group() if unfinished else ""
+        return self._show(text[: len(text) - len(self._held)])
+
+    def _show(self, text: str) -> str:
         shown = plain(text, self._before)
         self._before = text[-1:] or self._before
         return shown
@@ -81,7 +94,7 @@ class PlainStream:
     def finish(self) -> str:
         """What was held back."""
         held, self._held = self._held, ""
-        return plain(held)
+        return self._show(held)
 
 
 def one_line(text: str, width: int = 0) -> str:

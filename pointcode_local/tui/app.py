@@ -31,6 +31,8 @@ from pointcode_local.usershell import note_for_model, run_user_shell
 FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
 FILES_FRESH_S = 10.0
+PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
+PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
 _log = logging.getLogger(__name__)
 
 
@@ -114,10 +116,9 @@ class PointcodeApp(App[int]):
 
     async def on_mount(self) -> None:
         """Show the screen at once; the model opens behind it."""
-        self._composer.placeholder = "What shall I do?  @ names a file, / lists commands"
         self._composer.focus()
         self._welcome.show(self._host.info)
-        self._status.show(self._host.info, self.story)
+        self._refresh_now()
         self.run_worker(self._paint(), exclusive=False, name="painter")
         self.run_worker(self._open(), name="open")
 
@@ -222,6 +223,7 @@ class PointcodeApp(App[int]):
         await self._transcript.sync(self.story.note(text, kind))
 
     def _refresh_now(self) -> None:
+        self._composer.placeholder = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
         self._activity.set_activity(self._activity_text())
         self._todo.set_items(self.story.todo)
         self._queue.set_queue([*self._waiting_prompts, *self.story.queued])

@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
-from pointcode_local.tui.story import Record, ToolRecord
+from pointcode_local.tui.story import AnswerRecord, Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
 MOUNTED_AT_OPEN = 40
@@ -87,8 +87,9 @@ class Transcript(VerticalScroll, can_focus=False):
         for at in range(start, end):
             record = self._records[at]
             view = make_view(record)
-            if at and isinstance(record, ToolRecord) and isinstance(self._records[at - 1], ToolRecord):
-                view.add_class("follows-tool")
+            before_it = self._records[at - 1] if at else None
+            view.set_class(isinstance(record, ToolRecord) and isinstance(before_it, ToolRecord), "follows-tool")
+            view.set_class(isinstance(before_it, AnswerRecord), "after-answer")
             if self._all_unfolded and isinstance(view, Foldable):
                 view.set_unfolded(True)
             self._views[id(record)] = view

@@ -85,7 +85,9 @@ async def test_a_running_turn_shows_live_output_and_what_waits() -> None:
 
 
 async def test_a_model_being_fetched_shows_how_far_it_is() -> None:
-    host = ScriptedHost(ScriptedAgent(), open_progress=[Progress("Downloading qwen2.5-coder-0.5b", 210_000_000, 491_000_000)])
+    host = ScriptedHost(
+        ScriptedAgent(), open_progress=[Progress("Downloading qwen2.5-coder-0.5b", 210_000_000, 491_000_000)]
+    )
     host.hold_open = True
     app = make_app(host=host)
     async with app.run_test(size=(90, 24)) as pilot:

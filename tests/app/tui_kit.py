@@ -44,7 +44,7 @@ async def settle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
     """Until everything that arrived is on the screen and laid out."""
     for _ in range(2):
         await pilot.pause()
-        while not app.is_settled:
+        while not app.is_settled:  # noqa: ASYNC110
             await asyncio.sleep(0)
     await pilot.pause()
 
