@@ -14,7 +14,7 @@ EXIT_ERROR, EXIT_USAGE, EXIT_CANCELLED = 1, 2, 130
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
-COMMANDS = ("model", "config", "sessions", "doctor", "bench")
+COMMANDS = ("model", "config", "sessions", "doctor")
 _WITH_VALUE = (
     *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
     *("--permission-mode", "--resume", "--fork"),
@@ -27,7 +27,6 @@ commands:
   pointcode model list|pull|info|verify       models
   pointcode config [get|set|path|trust]       settings, with where each value came from
   pointcode sessions [list|show|rm]           stored conversations
-  pointcode bench decode|prefill|serve|schedule|turn
   pointcode doctor                            what this machine has
 
 exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
@@ -195,7 +194,6 @@ def _run_command(name: str, argv: list[str]) -> int:
         "sessions": _sessions_command,
         "model": _model_command,
         "doctor": _doctor_command,
-        "bench": _bench_command,
     }[name]()
     _add_common(parser)
     options = parser.parse_args(argv)
@@ -249,12 +247,3 @@ def _doctor_command() -> _Command:
     parser = _parser("doctor", "What this machine has: GPU, driver, compiler, sandbox, model, terminal.")
     parser.add_argument("--json", action="store_true")
     return parser, commands.doctor
-
-
-def _bench_command() -> _Command:
-    from pointcode_local import commands
-
-    parser = _parser("bench", "Measure this machine.")
-    parser.add_argument("what", choices=("decode", "prefill", "serve", "schedule", "turn"))
-    parser.add_argument("--json", action="store_true")
-    return parser, commands.bench

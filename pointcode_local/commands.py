@@ -1,4 +1,4 @@
-"""The small commands: config, sessions, model, doctor, bench. Each takes parsed options and returns an exit code."""
+"""The small commands: config, sessions, model, doctor. Each takes parsed options and returns an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
-from pointcode_local.cli import EXIT_ERROR, EXIT_USAGE, UsageError
+from pointcode_local.cli import EXIT_USAGE, UsageError
 from pointcode_local.config import ConfigError, Places, find_places
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
 from pointcode_local.records import to_line, to_record
@@ -63,7 +63,7 @@ def _config_get(options: argparse.Namespace, places: Places) -> int:
 def _config_set(options: argparse.Namespace, places: Places) -> int:
     if options.key is None or options.value is None:
         raise ConfigError("usage: pointcode config set KEY VALUE")
-    from pointcode_local.launch import rule_problem
+    from pointcode_local.policy import rule_problem
 
     configuration.write_value(places, options.key, options.value, rule_problem)
     return 0
@@ -139,18 +139,17 @@ def _show_session(events: list[AgentEvent], *, as_json: bool) -> None:
 # ----------------------------------------------------------------------------------------------- engine
 def model(options: argparse.Namespace) -> int:
     """`pointcode model list | pull [NAME] | info [NAME] | verify [NAME]`."""
-    from pointcode_local import launch
+    from pointcode_local.local_models import run_command
 
-    return launch.run_model_command(options)
+    return run_command(options, options.model or "")
 
 
 def doctor(options: argparse.Namespace) -> int:
     """`pointcode doctor`."""
-    from pointcode_local import launch
     from pointcode_local.engine.doctor import examine
+    from pointcode_local.local_models import describe
 
-    places = find_places(os.environ)
-    facts = examine(lambda: launch.describe_model(options, places), launch.describe_sandbox)
+    facts = examine(lambda: describe(options.model or ""), _describe_sandbox)
     for fact in facts:
         if options.json:
             _say(json.dumps(asdict(fact), ensure_ascii=False))
@@ -160,11 +159,10 @@ def doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def bench(options: argparse.Namespace) -> int:
-    """`pointcode bench decode|prefill|serve|schedule|turn`."""
-    from pointcode_local import launch
+def _describe_sandbox() -> str:
+    from pointcode_local.tools.sandbox import sandbox_status
 
-    try:
-        return launch.run_bench(options)
-    except ConfigError as error:
-        return _complain(error, EXIT_ERROR)
+    status = sandbox_status()
+    if status.kind == "none":
+        raise LookupError(status.text)
+    return status.text

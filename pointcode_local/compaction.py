@@ -54,15 +54,19 @@ def _head(messages: Sequence[Message], window: Window, attempt: int) -> int:
 
 
 def _first_kept(messages: Sequence[Message], n_head: int, window: Window, attempt: int) -> int:
-    """Where the recent part begins: as much as fits a quarter (then a tenth) of the context, never inside a call."""
+    """Where the recent part begins: as much as fits a quarter (then a tenth) of the context, never inside a call.
+
+    The first attempt keeps the last exchange in any case: the model may not have seen its results yet.
+    """
     budget = window.limit // (10 if attempt else 4)
     first = len(messages)
+    must_keep = not attempt
     for i in range(len(messages) - 1, n_head - 1, -1):
         budget -= window.count_text(_as_text(messages[i]))
-        if budget < 0:
+        if budget < 0 and not must_keep:
             break
         if messages[i].role != "tool":
-            first = i
+            first, must_keep = i, False
     return first
 
 

@@ -15,8 +15,6 @@ from pointcode_local.engine.types import ChatModel
 from pointcode_local.frontend import OnProgress, Progress
 from pointcode_local.policy import rule_problem
 
-__all__ = ["Setup", "open_model", "pick_tools", "prepare", "rule_problem", "system_prompt"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -75,11 +73,18 @@ async def open_model(settings: Settings, places: Places, on_progress: OnProgress
         model = EndpointModel(settings.endpoint, model=settings.model, api_key=settings.api_key)
         await model.open()
         return model
-    return await _open_engine(settings, places, on_progress)
+    from pointcode_local.local_models import open_local_model
+
+    return await open_local_model(settings, places, on_progress)
 
 
-async def _open_engine(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
-    raise ConfigError("this version has no engine of its own yet: give --endpoint URL")
+def models_to_choose(settings: Settings) -> tuple[str, ...]:
+    """Names that `use_model` can open now: those on disk; at an endpoint, its own."""
+    if settings.endpoint:
+        return (settings.model,) if settings.model else ()
+    from pointcode_local.local_models import known_models
+
+    return known_models()
 
 
 def stderr_printer() -> Callable[[str], None]:

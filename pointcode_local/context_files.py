@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from pointcode_local.events import ContextAdded
@@ -107,22 +107,3 @@ def _attachment(path: Path, written: str) -> str:
     text = data[:MAX_MENTION_BYTES].decode("utf-8", "replace")
     note = f"\n[cut after {MAX_MENTION_BYTES:,} bytes; use read for the rest]" if len(data) > MAX_MENTION_BYTES else ""
     return f"[contents of @{written}]\n{text}{note}"
-
-
-def fuzzy_matches(query: str, paths: Sequence[str], limit: int = 20) -> list[str]:
-    """Paths that hold the query's letters in order, best first: in the name before in the folders, shorter first."""
-    letters = query.lower()
-    if not letters:
-        return sorted(paths, key=lambda p: (p.count("/"), p))[:limit]
-    pattern = re.compile(".*?".join(map(re.escape, letters)))
-    scored: list[tuple[int, int, str]] = []
-    for path in paths:
-        low = path.lower()
-        name = low.rsplit("/", 1)[-1]
-        if letters in name:
-            scored.append((0 if name.startswith(letters) else 1, len(path), path))
-        elif letters in low:
-            scored.append((2, len(path), path))
-        elif match := pattern.search(low):
-            scored.append((3 + match.end() - match.start() - len(letters), len(path), path))
-    return [path for _, _, path in sorted(scored)[:limit]]

@@ -12,7 +12,7 @@ from typing import Any
 from pointcode_local import __version__
 from pointcode_local.agent import Agent
 from pointcode_local.checkpoints import Checkpoints
-from pointcode_local.compose import Setup, open_model, pick_tools, system_prompt
+from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
@@ -177,9 +177,7 @@ class AppHost:
 
     def models(self) -> Sequence[str]:
         """Models that `use_model` can open now."""
-        from pointcode_local.compose import known_models
-
-        return known_models(self._setup)
+        return models_to_choose(self._setup.settings)
 
     async def use_model(self, name: str, on_progress: OnProgress) -> Agent:
         """Go on with this conversation on another model; the present one stays when that fails."""

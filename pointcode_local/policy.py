@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pointcode_local.config import Settings
 from pointcode_local.permission import Allow, Ask, Deny, Mode, Rules, decide, load_rules, parse_rule, unreadable
@@ -71,7 +71,7 @@ class RulePolicy:
         if problems:  # the settings were checked when they were read
             raise ValueError("; ".join(problems))
         self.workspace = Workspace(root, unreadable=unreadable(self._rules))
-        self._reader = ReadTool()
+        self._reader = cast(Tool, ReadTool())
 
     @property
     def rules(self) -> Rules:

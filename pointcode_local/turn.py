@@ -130,27 +130,32 @@ class Turn:
         if window.room(alone) < 0:
             raise Stop(
                 "error",
-                f"the prompt takes about {window.count(alone):,} tokens and the model's context is {window.limit:,} tokens; "
+                f"the prompt takes about {window.count(alone):,} tokens and the model's context is {window.limit:,}; "
                 "use a shorter prompt, or a model with a longer context",
             )
 
     async def _make_room(self) -> None:
+        """Compact when the context is nearly full: at most TRIES times, then the turn ends with an error."""
         core = self._core
-        for attempt in range(TRIES + 1):
-            before = core.conversation.messages
-            room = core.window.room(before)
-            if room >= core.wanted_room or (attempt and room >= 0):
-                break
-            if attempt == TRIES:
-                self._give_up(before)
-            core.emit(CompactionStarted(core.window.count(before)))
-            end: CompactionFinished | None = None
-            try:
-                end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt)
-            finally:
-                core.emit(end or CompactionFinished(core.window.count(before), ""))
-        if attempt:
-            core.wanted_room = min(core.window.working_room, max(0, core.window.room(before)) // 2)
+        if core.window.room(core.conversation.messages) >= core.wanted_room:
+            return
+        for attempt in range(TRIES):
+            await self._compact(attempt)
+            left = core.window.room(core.conversation.messages)
+            if left >= 0:
+                core.wanted_room = min(core.window.working_room, left // 2)
+                return
+        self._give_up(core.conversation.messages)
+
+    async def _compact(self, attempt: int) -> None:
+        core = self._core
+        n_before = core.window.count(core.conversation.messages)
+        core.emit(CompactionStarted(n_before))
+        end: CompactionFinished | None = None
+        try:
+            end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt)
+        finally:
+            core.emit(end or CompactionFinished(n_before, ""))
 
     def _give_up(self, messages: Sequence[Message]) -> NoReturn:
         n_tokens, limit = self._core.window.count(messages), self._core.window.limit

@@ -1,0 +1,142 @@
+"""Models on this machine: which one is meant, fetching it, opening it in this process, and `pointcode model`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from pointcode_local.config import Places, Settings
+from pointcode_local.engine import registry
+from pointcode_local.engine.errors import DownloadError, EngineError
+from pointcode_local.engine.types import ChatModel
+from pointcode_local.frontend import OnProgress, Progress
+
+BIG_MODEL = "north-mini-code"  # where there is a Hopper GPU and the model is on disk
+EXIT_ERROR, EXIT_USAGE = 1, 2
+
+
+def default_model() -> str:
+    """The model to run when none is named: the big one where this machine can, else the embedded one."""
+    from pointcode_local.engine.doctor import gpu_facts
+
+    has_hopper = any(fact.verdict == "good" for fact in gpu_facts())
+    return BIG_MODEL if has_hopper and registry.info(BIG_MODEL).path else registry.DEFAULT_MODEL
+
+
+async def open_local_model(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
+    """Open a model by path, name or hub id; a known one that is not on disk is fetched. Raises EngineError."""
+    name = settings.model or default_model()
+    await asyncio.to_thread(_fetch_if_missing, name, on_progress)
+    on_progress(Progress(f"loading {name}"))
+    return await asyncio.to_thread(_open, name, settings.backend, places.cache / "kv")
+
+
+def _open(name: str, backend: str, cache_dir: Path) -> ChatModel:
+    from pointcode_local.engine.chat_model import open_chat_model
+    from pointcode_local.engine.parts import EngineOptions
+
+    return open_chat_model(name, EngineOptions(backend=backend, cache_dir=cache_dir))
+
+
+def _fetch_if_missing(name: str, on_progress: OnProgress) -> None:
+    try:
+        registry.resolve(name)
+    except DownloadError:
+        from pointcode_local.engine.download import pull
+
+        pull(name, lambda done, total: on_progress(Progress(f"downloading {name}", done, total)))
+
+
+def known_models() -> tuple[str, ...]:
+    """Names of the models that are on disk."""
+    return tuple(model.name for model in registry.list_models() if model.path is not None)
+
+
+def describe(name: str) -> str:
+    """One line on a model for `doctor`; raises EngineError when it cannot be opened as it is."""
+    chosen = name or default_model()
+    path = registry.resolve(chosen)
+    return f"{chosen}: {path}"
+
+
+# ----------------------------------------------------------------------------------------------- pointcode model
+def run_command(options: argparse.Namespace, name: str) -> int:
+    """`pointcode model list | pull [NAME] | info [NAME] | verify [NAME]`; `name` stands in where none is given."""
+    handlers: dict[str, Callable[[argparse.Namespace, str], int]] = {
+        "list": _list,
+        "pull": _pull,
+        "info": _info,
+        "verify": _verify,
+    }
+    try:
+        return handlers[options.action](options, options.name or name or registry.DEFAULT_MODEL)
+    except EngineError as error:
+        print(f"pointcode: {error}", file=sys.stderr)
+        return EXIT_ERROR
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def _list(options: argparse.Namespace, name: str) -> int:
+    for model in registry.list_models():
+        if options.json:
+            print(json.dumps(asdict(model), default=str))
+            continue
+        state = "on disk" if model.path else "not on disk"
+        mark = "*" if model.is_default else " "
+        print(f"{mark} {model.name:<24} {_size(model.size_bytes):>9}  {state:<11}  {model.title}")
+    return 0
+
+
+def _info(options: argparse.Namespace, name: str) -> int:
+    model = registry.info(name)
+    record = {**asdict(model), "path": str(model.path) if model.path else None}
+    if options.json:
+        print(json.dumps(record))
+    else:
+        print("\n".join(f"{key:<12} {value}" for key, value in record.items()))
+    return 0
+
+
+def _pull(options: argparse.Namespace, name: str) -> int:
+    from pointcode_local.engine.download import pull
+
+    show = _stderr_bar(name)
+    path = pull(name, show)
+    print(path)
+    return 0
+
+
+def _verify(options: argparse.Namespace, name: str) -> int:
+    found = registry.verify(name, _stderr_bar(f"checking {name}"))
+    if options.json:
+        print(json.dumps({**asdict(found), "ok": found.ok}, default=str))
+    else:
+        print(f"{found.path}: {'ok' if found.ok else 'DAMAGED'}  sha256 {found.actual_sha256}")
+        if not found.ok:
+            print(f"expected {found.expected_sha256}; delete the file and run: pointcode model pull {name}")
+    return 0 if found.ok else EXIT_ERROR
+
+
+def _stderr_bar(label: str) -> Callable[[int, int], None]:
+    """Progress on stderr: one line that is rewritten on a terminal, a line per ten percent elsewhere."""
+    last = -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        percent = done * 100 // total if total else 0
+        step = percent if sys.stderr.isatty() else percent // 10
+        if step == last:
+            return
+        last = step
+        end = "\r" if sys.stderr.isatty() and percent < 100 else "\n"
+        print(f"{label}: {percent} % of {_size(total)}", end=end, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,136 @@
+"""Compaction and the context budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pointcode_local.compaction import NOTES_HEAD, REQUEST
+from pointcode_local.engine.types import Message
+from pointcode_local.events import CompactionFinished, CompactionStarted
+from pointcode_local.window import Window
+from tests.app.agents import Bench, assert_valid_history, end_of, of_type
+from tests.fakes import FakeTool, ScriptedModel, Step, call, say
+
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+LONG = "some plain words on a line\n" * 120  # about 800 tokens
+
+
+class Summarising(ScriptedModel):
+    """Plays its script, and answers every request for notes with `notes`."""
+
+    def __init__(self, *steps: Step, notes: Step, context_tokens: int = 4096) -> None:
+        super().__init__(*steps, context_tokens=context_tokens)
+        self.notes = notes
+        self.n_asked = 0
+
+    async def stream(self, request):  # type: ignore[no-untyped-def]
+        if request.messages[-1].content == REQUEST:
+            self.n_asked += 1
+            assert request.tool_choice == "none"
+            self.steps.insert(0, self.notes)
+        async for delta in super().stream(request):
+            yield delta
+
+
+def reading(folder: Path, n: int, notes: Step) -> tuple[Bench, Summarising]:
+    """A model that reads `n` long files, each once."""
+    model = Summarising(*[call("read", path=f"f{i}") for i in range(n)], say("All read."), notes=notes)
+    tool = FakeTool("read", lambda path: f"{path}\n{LONG}", parameters=PATH)
+    return Bench(folder, model, [tool]), model
+
+
+def test_a_long_turn_is_compacted_and_goes_on(tmp_path: Path):
+    bench, model = reading(tmp_path, 10, say("Files f0 and f1 hold words."))
+    (bench.root / "AGENTS.md").write_text("RULE-1")
+    events = bench.play("GOAL-1: read all.")
+    assert end_of(events).text == "All read."
+    assert 1 <= model.n_asked <= 10
+    assert len(of_type(events, CompactionStarted)) == len(of_type(events, CompactionFinished)) == model.n_asked
+    text = "\n".join(m.content for m in bench.last_messages)
+    assert "GOAL-1" in text and "RULE-1" in text and "f0 and f1 hold words" in text
+    for request in model.requests:
+        assert_valid_history(request.messages)
+        assert model.count_tokens(request.messages, request.tools) <= model.context_tokens
+
+
+def test_the_last_result_is_still_there_after_compaction(tmp_path: Path):
+    bench, model = reading(tmp_path, 6, say("notes"))
+    bench.play()
+    asked = [r for r in model.requests if r.messages[-1].content != REQUEST]
+    for i, request in enumerate(asked[1:]):
+        assert request.messages[-1].content.startswith(f"f{i}\n")
+
+
+def test_where_the_model_writes_no_notes_a_list_of_the_calls_stands_in(tmp_path: Path):
+    bench, _ = reading(tmp_path, 8, say(""))
+    events = bench.play()
+    assert end_of(events).outcome == "done"
+    assert any("- read" in e.summary for e in of_type(events, CompactionFinished))
+
+
+def test_later_prompts_of_the_person_are_kept_in_their_words(tmp_path: Path):
+    bench, _ = reading(tmp_path, 4, say("notes"))
+    bench.play("GOAL-1.")
+    bench.model.steps = [call("read", path=f"g{i}") for i in range(6)] + [say("Done.")]
+    bench.play("WISH-2.")
+    text = "\n".join(m.content for m in bench.last_messages)
+    assert "GOAL-1." in text and "WISH-2." in text
+
+
+def test_a_compacted_session_is_replayed_to_the_same_messages(tmp_path: Path):
+    bench, _ = reading(tmp_path, 8, say("notes"))
+    bench.play("GOAL-1.")
+    live = bench.agent.conversation.messages
+    bench.log.close()
+    log, history = bench.store.open(bench.log.id)
+    again = Bench(tmp_path, ScriptedModel(say("ok"), context_tokens=32_768), log=log, history=history)
+    again.play("Next.")
+    assert again.last_messages[: len(live)] == live
+    assert any(m.content.startswith(NOTES_HEAD) for m in live)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_at_once(tmp_path: Path):
+    model = ScriptedModel(context_tokens=2048)
+    events = Bench(tmp_path, model).play("word " * 5000)
+    assert end_of(events).outcome == "error"
+    assert "context is 2,048" in (end_of(events).error or "")
+    assert model.requests == []
+
+
+def test_a_conversation_that_cannot_shrink_ends_with_an_error_after_two_attempts(tmp_path: Path):
+    class Heavy(ScriptedModel):
+        def count_tokens(self, messages: Any, tools: Any = ()) -> int:
+            return 10_000 if len(messages) > 2 else 100
+
+    bench = Bench(tmp_path, Heavy(say("one"), context_tokens=4096))
+    bench.play("First.")
+    events = bench.play("Second.")
+    assert end_of(events).outcome == "error"
+    assert "nothing more can be left out" in (end_of(events).error or "")
+    assert len(of_type(events, CompactionStarted)) == len(of_type(events, CompactionFinished)) == 2
+
+
+def test_a_result_is_cut_to_what_is_left_with_head_tail_and_a_note(tmp_path: Path):
+    model = ScriptedModel(call("read", path="f"), say("ok"), context_tokens=4096)
+    text = "".join(f"line {i}\n" for i in range(10_000))
+    bench = Bench(tmp_path, model, [FakeTool("read", lambda path: text, parameters=PATH)])
+    bench.play()
+    shown = bench.last_messages[-1].content
+    assert shown.startswith("line 0\n") and shown.endswith("line 9999\n")
+    assert "left out here" in shown
+    assert model.count_tokens(bench.last_messages) < 4096 - 1024
+
+
+def test_cutting_keeps_whole_lines_and_short_texts():
+    window = Window(ScriptedModel(context_tokens=4096), ())
+    assert window.cut("short", 100) == "short"
+    cut = window.cut("".join(f"line {i}\n" for i in range(1000)), 100)
+    assert all(line.startswith(("line", "[")) for line in cut.splitlines())
+    assert window.count_text(cut) <= 130
+
+
+def test_the_window_counts_the_reserve_for_the_answer():
+    window = Window(ScriptedModel(context_tokens=4096), ())
+    assert window.reserve == 1024
+    assert window.room((Message("user", "x" * 4000),)) == 4096 - 1024 - 1004

@@ -1,0 +1,189 @@
+"""Session logs: what is written, what a damaged or cut log still gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pointcode_local.conversation import Conversation
+from pointcode_local.events import (
+    AgentEvent,
+    AssistantMessage,
+    ContextAdded,
+    ErrorRaised,
+    FileDiff,
+    PermissionAnswered,
+    PermissionAsked,
+    TextDelta,
+    TodoChanged,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from pointcode_local.records import from_record, to_line, to_record, type_name
+from pointcode_local.session import SessionError, SessionStore
+from tests.app.agents import assert_valid_history
+
+CALL = ("c1", "read", '{"path": "f"}')
+TURN: list[AgentEvent] = [
+    TurnStarted("Goal G-1 ü\u2028\u0085."),
+    ContextAdded("AGENTS.md", "rules"),
+    TextDelta("Look"),
+    TextDelta("ing."),
+    ToolStarted("c1", "read", {"path": "f"}, "read f"),
+    AssistantMessage("Looking.", "hm", (CALL,)),
+    ToolProgress("c1", "some"),
+    ToolFinished("c1", "read", {"path": "f"}, "text \ud800", False, (FileDiff("f", None, "new"),)),
+    TextDelta("Done."),
+    AssistantMessage("Done.", "", ()),
+    TurnFinished("done", "Done.", 2),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path / "sessions")
+
+
+def write(store: SessionStore, cwd: Path, events: list[AgentEvent]) -> str:
+    log = store.create(cwd)
+    for event in events:
+        log.append(event)
+    log.close()
+    return log.id
+
+
+def messages_of(events: list[AgentEvent]) -> Any:
+    return Conversation("s", events).messages
+
+
+@pytest.mark.parametrize("event", TURN + [TodoChanged((("a", "done"),)), ErrorRaised("x", True)], ids=repr)
+def test_an_event_survives_the_way_to_a_line_and_back(event: AgentEvent):
+    import json
+
+    line = to_line(to_record(event))
+    assert line.count(b"\n") == 1 and len(line.decode().splitlines()) == 1
+    assert from_record(json.loads(line)) == event
+
+
+def test_types_are_named_in_snake_case():
+    names = {type_name(kind) for kind in get_args(AgentEvent)}
+    assert {"turn_started", "tool_finished", "permission_asked", "error", "text_delta"} <= names
+
+
+@pytest.mark.parametrize("record", [None, 7, [], {}, {"type": 3}, {"type": "no_such"}, {"type": "turn_started"}])
+def test_a_record_of_no_event_is_none(record: Any):
+    assert from_record(record) is None
+
+
+def test_a_stored_session_comes_back_without_deltas(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    log, events = store.open(session_id)
+    log.close()
+    assert events == [e for e in TURN if not isinstance(e, TextDelta | ToolProgress)]
+    assert messages_of(events) == messages_of(TURN)
+
+
+@pytest.mark.parametrize("n", range(1, len(TURN)))
+def test_a_log_that_ends_anywhere_is_closed_to_a_valid_history(store: SessionStore, tmp_path: Path, n: int):
+    session_id = write(store, tmp_path, TURN[:n])
+    log, events = store.open(session_id)
+    log.close()
+    assert isinstance(events[-1], TurnFinished) and events[-1].outcome in ("cancelled", "done")
+    assert_valid_history(messages_of(events))
+    again, reopened = store.open(session_id)
+    again.close()
+    assert reopened == events
+
+
+def test_what_was_shown_before_a_kill_is_kept(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN[:5])
+    _, events = store.open(session_id)
+    text = "\n".join(m.content for m in messages_of(events))
+    assert "Looking." in text and "interrupted" in text
+
+
+def test_output_of_a_killed_command_is_kept(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN[:7])
+    _, events = store.open(session_id)
+    (result,) = [e for e in events if isinstance(e, ToolFinished)]
+    assert "some" in result.text and result.is_error
+
+
+def test_an_open_question_is_answered_with_no(store: SessionStore, tmp_path: Path):
+    asked = PermissionAsked("c1", "write", {}, "write", "why", "write(*)")
+    _, events = store.open(write(store, tmp_path, [TURN[0], asked]))
+    assert PermissionAnswered("c1", "deny") in events
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 5000), removed=st.integers(0, 200), junk=st.binary(max_size=40))
+def test_any_damage_leaves_the_rest_readable(store: SessionStore, tmp_path: Path, at: int, removed: int, junk: bytes):
+    session_id = write(store, tmp_path, TURN)
+    path = store.find(session_id)
+    raw = path.read_bytes()
+    at %= len(raw)
+    path.write_bytes(raw[:at] + junk + raw[at + removed :])
+    log, events = store.open(session_id)
+    log.append(TurnStarted("more"))
+    log.append(TurnFinished("done", "", 0))
+    log.close()
+    assert_valid_history(messages_of(events))
+    assert store.read(session_id)[-1] == TurnFinished("done", "", 0)
+
+
+def test_a_half_line_at_the_end_does_not_swallow_the_next_event(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    path = store.find(session_id)
+    path.write_bytes(path.read_bytes()[:-9])
+    log, _ = store.open(session_id)
+    log.append(TurnStarted("next"))
+    log.close()
+    assert any(e == TurnStarted("next") for e in store.read(session_id))
+
+
+def test_a_fork_has_the_same_events_under_a_new_id(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    log, events = store.fork(session_id, tmp_path)
+    assert log.id != session_id and log.header.parent == session_id
+    assert messages_of(events) == messages_of(TURN)
+    log.append(TurnStarted("only here"))
+    log.close()
+    assert TurnStarted("only here") not in store.read(session_id)
+
+
+def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_path: Path):
+    import os
+
+    one, two = write(store, tmp_path, TURN), write(store, tmp_path, TURN)
+    other = write(store, tmp_path / "other", TURN)
+    os.utime(store.find(one), (2e9, 2e9))
+    assert [info.id for info in store.list(tmp_path)] == [one, two]
+    assert {info.id for info in store.list()} == {one, two, other}
+    assert store.list(tmp_path)[0].title.startswith("Goal G-1")
+    assert store.latest(tmp_path) == one
+
+
+def test_ids_may_be_shortened_and_wrong_ones_are_errors(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    assert store.find(session_id[:-2]).stem == session_id
+    store.remove(session_id)
+    for wrong in (session_id, "../x", "", "*"):
+        with pytest.raises(SessionError):
+            store.find(wrong)
+    with pytest.raises(SessionError, match="no session to continue"):
+        store.latest(tmp_path)
+
+
+def test_a_session_is_open_only_once(store: SessionStore, tmp_path: Path):
+    log = store.create(tmp_path)
+    with pytest.raises(SessionError, match="open in another"):
+        store.open(log.id)
+    log.close()
+    store.open(log.id)[0].close()
