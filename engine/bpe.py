@@ -112,21 +112,21 @@ _PRE: Mapping[str, pre_tokenizers.PreTokenizer] = {
 }
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins: a character for every byte."""
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-ins of bytes, each with the Latin-1 character of its byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
+    return {b: chr(b) for b in printable} | {256 + n: chr(b) for n, b in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+_TO_LATIN1 = _byte_alphabet()
 
 
 def token_to_bytes(token: str) -> bytes:
     """The bytes of an ordinary vocabulary entry; one outside the byte alphabet (a marker kept as text) as UTF-8."""
     try:
-        return bytes(_BYTE_OF[c] for c in token)
-    except KeyError:
+        return token.translate(_TO_LATIN1).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()
 
 

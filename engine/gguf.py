@@ -7,7 +7,7 @@ are a 64-bit length and UTF-8 bytes; a tensor's dimensions are stored fastest fi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -94,8 +94,21 @@ class _Cursor:
         if item in _SCALARS:
             code = _SCALARS[item]
             return list(struct.unpack(f"<{length}{code}", self.take(length * struct.calcsize("<" + code))))
-        read: Callable[[], object] = self.string if item == _STRING else lambda: self.value(item)
-        return [read() for _ in range(length)]
+        if item == _STRING:
+            return list(self._strings(length))
+        return [self.value(item) for _ in range(length)]
+
+    def _strings(self, n: int) -> Iterator[str]:
+        """n strings. Written out, because vocabularies have hundreds of thousands."""
+        data, offset, end = self._data, self.offset, len(self._data)
+        for _ in range(n):
+            length = int.from_bytes(data[offset : offset + 8], "little")
+            begin = offset + 8
+            offset = begin + length
+            if offset > end:
+                raise ModelError(f"{self._path}: the file ends at byte {end}, inside its header")
+            yield str(data[begin:offset], "utf-8", "replace")
+        self.offset = offset
 
 
 def _tensor_info(cursor: _Cursor) -> _TensorInfo:
