@@ -33,7 +33,11 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     Raises DownloadError, saying what was tried and what to do, when no source can be reached or a hash is wrong.
     """
     model = find_model(name)
-    path = model_path(model)
+    return fetch_model(model, model_path(model), progress)
+
+
+def fetch_model(model: RegisteredModel, path: Path, progress: Progress | None = None) -> Path:
+    """Fetch `model` to `path` unless that exists; see `pull`."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,6 +133,8 @@ def fetch_url(url: str, part: Path, report: Progress, size_bytes: int = 0) -> No
         part.unlink()
         done = 0
     with _open(url, done) as answer:
+        if answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # nothing is missing
+            return
         resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         done = done if resumed else 0
         total = done + int(answer.headers.get("Content-Length") or 0)
@@ -160,6 +166,10 @@ def _open(url: str, offset: int) -> Iterator[http.client.HTTPResponse]:
         request.add_unredirected_header("Authorization", f"Bearer {token}")  # the hub redirects to other hosts
     try:
         answer = cast("http.client.HTTPResponse", urllib.request.urlopen(request, timeout=_TIMEOUT_S))
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise DownloadError(f"{url} answered {error.code} {error.reason}") from error
+        answer = cast("http.client.HTTPResponse", error)
     except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
         raise DownloadError(f"cannot reach {url} ({error})") from error
     with answer:
