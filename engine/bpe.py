@@ -71,7 +71,9 @@ def bpe_from_gguf(metadata: Mapping[str, object]) -> BpeVocabulary:
     kind, pre = metadata.get("tokenizer.ggml.model"), str(metadata.get("tokenizer.ggml.pre"))
     if kind != "gpt2" or pre not in _PRE:
         known = ", ".join(sorted(_PRE))
-        raise ModelError(f"the GGUF tokenizer {kind!r} with pre-tokeniser {pre!r} is not implemented (gpt2 with {known})")
+        raise ModelError(
+            f"the GGUF tokenizer {kind!r} with pre-tokeniser {pre!r} is not implemented (gpt2 with {known})"
+        )
     tokens = cast("list[str]", metadata.get("tokenizer.ggml.tokens") or [])
     types = cast("list[int]", metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens))
     merges = cast("list[str]", metadata.get("tokenizer.ggml.merges") or [])
@@ -133,7 +135,9 @@ def token_to_bytes(token: str) -> bytes:
 def _require_byte_level(spec: Mapping[str, object], folder: Path) -> None:
     model = cast("Mapping[str, object]", spec.get("model") or {})
     if model.get("type") != "BPE" or '"ByteLevel"' not in json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")]):
-        raise ModelError(f"{folder / 'tokenizer.json'}: only byte-level BPE is implemented, found {model.get('type')!r}")
+        raise ModelError(
+            f"{folder / 'tokenizer.json'}: only byte-level BPE is implemented, found {model.get('type')!r}"
+        )
 
 
 def _named(settings: Mapping[str, object], name: str) -> str:

@@ -14,7 +14,7 @@ import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -41,7 +41,7 @@ def fetch_model(model: RegisteredModel, path: Path, progress: Progress | None = 
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    report = progress or (lambda _done, _total: None)
+    report = progress or _unseen
     problems: list[str] = []
     for source, fetch in _sources(model, path, report):
         try:
@@ -105,6 +105,10 @@ def _fetch_folder(model: RegisteredModel, path: Path, report: Progress) -> None:
     staging.replace(path)
 
 
+def _unseen(_done: int, _total: int) -> None:
+    """Progress that nobody watches."""
+
+
 def hub_url(repo: str, file: str) -> str:
     """Where the hub serves a file of a repository."""
     return f"{_hub()}/{repo}/resolve/main/{urllib.parse.quote(file)}"
@@ -156,7 +160,7 @@ def _copy(answer: IO[bytes], file: IO[bytes], done: int, total: int, report: Pro
 
 
 @contextlib.contextmanager
-def _open(url: str, offset: int) -> Iterator[http.client.HTTPResponse]:
+def _open(url: str, offset: int) -> Generator[http.client.HTTPResponse]:
     """The answer to a GET from byte `offset` on."""
     request = urllib.request.Request(url, headers={"User-Agent": "pointcode"})
     if offset:

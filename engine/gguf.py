@@ -37,7 +37,7 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Open a GGUF file; raises ModelError when it is damaged or holds a tensor type that is not implemented."""
     data = map_file(path)
-    cursor = _Cursor(memoryview(data), path)
+    cursor = _Cursor(data.data, path)
     if cursor.take(4) != b"GGUF":
         raise ModelError(f"{path} is not a GGUF file")
     version = cursor.scalar("I")

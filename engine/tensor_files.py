@@ -94,7 +94,7 @@ def read_safetensors(path: Path) -> dict[str, RawTensor]:
     data = map_file(path)
     if data.size < 8:
         raise ModelError(f"{path} is too short to be a safetensors file ({data.size} bytes)")
-    (header_bytes,) = cast("tuple[int]", struct.unpack("<Q", data[:8].tobytes()))
+    (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
     if header_bytes > min(_MAX_HEADER_BYTES, data.size - 8):
         raise ModelError(f"{path}: its header claims {header_bytes} bytes, the file has {data.size}")
     header = _parse_object(data[8 : 8 + header_bytes].tobytes(), path)

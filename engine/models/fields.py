@@ -77,7 +77,9 @@ def hf_rope_theta(fields: Fields) -> float:
         if kind not in _NO_SCALING or rope.get("partial_rotary_factor") not in (None, 1.0, 1):
             raise ModelError(f"{fields.source}: RoPE scaling {stated!r} is not implemented (only plain RoPE)")
     if isinstance(parameters, Mapping) and "rope_theta" in parameters:
-        return Fields(cast("Mapping[str, object]", parameters), f"{fields.source}: rope_parameters").number("rope_theta")
+        return Fields(cast("Mapping[str, object]", parameters), f"{fields.source}: rope_parameters").number(
+            "rope_theta"
+        )
     return fields.number("rope_theta", 10000.0)
 
 

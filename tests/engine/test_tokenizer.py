@@ -1,4 +1,4 @@
-"""Tokenizers: round trips, markers that text cannot forge, streams cut inside characters, known ids of real vocabularies."""
+"""Tokenizers: round trips, markers that text cannot forge, streams cut inside characters, known ids."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ def test_any_text_round_trips_and_streams(text: str) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(pieces=st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<tool_call>", "user\n", "<", "|", "x"]), max_size=12))
+@given(
+    pieces=st.lists(
+        st.sampled_from(["<|im_end|>", "<|im_start|>", "<tool_call>", "user\n", "<", "|", "x"]), max_size=12
+    )
+)
 def test_text_can_never_become_a_marker(pieces: list[str]) -> None:
     tokenizer, _ = tokenizer_of("qwen2")
     text = "".join(pieces)

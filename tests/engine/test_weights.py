@@ -23,9 +23,10 @@ from pointcode_local.engine.weights import WeightFormat, WeightKind, open_weight
 from .tiny_gguf import GgufFamily, make_tiny_gguf
 from .tiny_models import build_reference, checkpoint_tensors, make_tiny
 
-HALVES_AT = {WeightFormat.Q6_K: (208,), **dict.fromkeys((WeightFormat.Q4_1, WeightFormat.Q5_1), (0, 2))} | dict.fromkeys(
-    (WeightFormat.Q4_K, WeightFormat.Q5_K), (0, 2)
-)
+HALVES_AT = {
+    WeightFormat.Q6_K: (208,),
+    **dict.fromkeys((WeightFormat.Q4_1, WeightFormat.Q5_1), (0, 2)),
+} | dict.fromkeys((WeightFormat.Q4_K, WeightFormat.Q5_K), (0, 2))
 
 
 def random_blocks(format: WeightFormat, rows: int, cols: int) -> np.ndarray:
@@ -45,7 +46,9 @@ def test_blocks_are_dequantised_bit_for_bit_as_gguf_does(format: WeightFormat) -
     assert np.array_equal(dequantize_rows(data, format, 512).numpy(), expected)
 
 
-@pytest.mark.parametrize(("format", "dtype"), [("F32", torch.float32), ("F16", torch.float16), ("BF16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("format", "dtype"), [("F32", torch.float32), ("F16", torch.float16), ("BF16", torch.bfloat16)]
+)
 def test_plain_formats_are_read_as_they_are(format: str, dtype: torch.dtype, tmp_path: Path) -> None:
     weights = open_weights(make_tiny("llama", tmp_path / "m", dtype=dtype))
     q = weights.need(1, WeightKind.Q)
@@ -149,7 +152,9 @@ def rewritten(folder: Path, **changes: Any) -> Path:
         ("llama", {"num_attention_heads": None}, "num_attention_heads"),
     ],
 )
-def test_what_is_not_implemented_is_refused_by_name(family: Any, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_is_not_implemented_is_refused_by_name(
+    family: Any, changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     folder = rewritten(make_tiny(family, tmp_path / "m"), **changes)
     with pytest.raises(ModelError, match=words):
         open_weights(folder)
@@ -202,4 +207,6 @@ def test_end_ids_come_from_config_generation_config_and_tokenizer(tmp_path: Path
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 9]}))
     files = open_model(folder)
     assert files.stop_ids == {4, 9} and files.is_small
-    assert files.config.n_params == sum(p.numel() for n, p in build_reference("cohere2_moe").named_parameters() if "norm" not in n)
+    assert files.config.n_params == sum(
+        p.numel() for n, p in build_reference("cohere2_moe").named_parameters() if "norm" not in n
+    )

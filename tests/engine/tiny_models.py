@@ -1,8 +1,8 @@
 """Tiny random checkpoints, built with transformers, that every engine test may use.
 
 `make_tiny(family, folder)` writes a complete model folder: config.json, model.safetensors, tokenizer.json,
-tokenizer_config.json and chat_template.jinja. All sizes are multiples of 16, as the kernels want them. The constants are
-exaggerated on purpose (eps, theta, window, logit scale), so that an implementation that drops one of them is far off.
+tokenizer_config.json and chat_template.jinja. All sizes are multiples of 16, as the kernels want them. The constants
+are exaggerated on purpose (eps, theta, window, logit scale), so that an implementation that drops one is far off.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ _EOS: dict[Family, str] = {
 _BOS: dict[Family, str] = {"qwen2": "<|endoftext|>", "llama": "<|im_start|>", "cohere2_moe": "<BOS_TOKEN>"}
 _TEMPLATE: dict[Family, str] = {"qwen2": CHATML_TOOLS, "llama": CHATML, "cohere2_moe": COHERE}
 _PAIRS = (
-    "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le ve co me de hi ri ro ic "
-    "ne ea ra ce li ch ll be ma si om ur Ġt Ġa Ġs Ġw Ġi Ġo Ġc Ġb"
-).split()
+    "th", "he", "in", "er", "an", "re", "on", "at", "en", "nd", "ti", "es", "or", "te", "of", "ed", "is", "it", "al",
+    "ar", "st", "to", "nt", "ng", "se", "ha", "as", "ou", "io", "le", "ve", "co", "me", "de", "hi", "ri", "ro", "ic",
+    "ne", "ea", "ra", "ce", "li", "ch", "ll", "be", "ma", "si", "om", "ur", "Ġt", "Ġa", "Ġs", "Ġw", "Ġi", "Ġo", "Ġc",
+    "Ġb",
+)  # fmt: skip
 
 
 def make_tiny(
@@ -118,28 +120,24 @@ def _config(family: Family, overrides: dict[str, Any]) -> Any:
     import transformers
 
     ids = {token: i for i, token in enumerate(_SPECIALS[family])}
-    common = dict(
-        vocab_size=VOCAB_SIZE, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.05,
-        max_position_embeddings=4096, bos_token_id=ids[_BOS[family]], eos_token_id=ids[_EOS[family]], pad_token_id=0,
-        attn_implementation="eager",
-    )  # fmt: skip
-    match family:
-        case "qwen2":
-            own = dict(num_hidden_layers=3, intermediate_size=128, rms_norm_eps=1e-2, rope_theta=100.0)
-            own |= dict(tie_word_embeddings=True)
-            return transformers.Qwen2Config(**(common | own | overrides))
-        case "llama":
-            own = dict(num_hidden_layers=3, intermediate_size=96, rms_norm_eps=1e-2, rope_theta=100.0, head_dim=32)
-            own |= dict(tie_word_embeddings=False)
-            return transformers.LlamaConfig(**(common | own | overrides))
-        case "cohere2_moe":
-            own = dict(
-                num_hidden_layers=6, intermediate_size=48, head_dim=32, rms_norm_eps=1e-2, rope_theta=100.0,
-                sliding_window=7, logit_scale=0.7, num_experts=8, num_experts_per_tok=3, first_k_dense_replace=1,
-                prefix_dense_intermediate_size=96, expert_selection_fn="sigmoid", norm_topk_prob=False,
-                layer_norm_eps=0.3, tie_word_embeddings=True,
-            )  # fmt: skip
-            return transformers.Cohere2MoeConfig(**(common | own | overrides))
+    common: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "initializer_range": 0.05, "max_position_embeddings": 4096, "rms_norm_eps": 1e-2, "rope_theta": 100.0,
+        "bos_token_id": ids[_BOS[family]], "eos_token_id": ids[_EOS[family]], "pad_token_id": 0,
+        "attn_implementation": "eager",
+    }  # fmt: skip
+    own: dict[Family, dict[str, Any]] = {
+        "qwen2": {"num_hidden_layers": 3, "intermediate_size": 128, "tie_word_embeddings": True},
+        "llama": {"num_hidden_layers": 3, "intermediate_size": 96, "head_dim": 32, "tie_word_embeddings": False},
+        "cohere2_moe": {
+            "num_hidden_layers": 6, "intermediate_size": 48, "head_dim": 32, "sliding_window": 7, "logit_scale": 0.7,
+            "num_experts": 8, "num_experts_per_tok": 3, "first_k_dense_replace": 1, "expert_selection_fn": "sigmoid",
+            "prefix_dense_intermediate_size": 96, "norm_topk_prob": False, "layer_norm_eps": 0.3,
+            "tie_word_embeddings": True,
+        },
+    }  # fmt: skip
+    names = {"qwen2": "Qwen2Config", "llama": "LlamaConfig", "cohere2_moe": "Cohere2MoeConfig"}
+    return getattr(transformers, names[family])(**(common | own[family] | overrides))
 
 
 def write_tokenizer(family: Family, folder: Path) -> None:
