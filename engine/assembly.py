@@ -48,6 +48,7 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
         name=name,
         vocab=config.vocab,
         context_tokens=context_tokens,
+        n_threads=n_threads,
         kv=kv,
         prefill=HybridPrefill(
             TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),

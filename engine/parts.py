@@ -40,6 +40,7 @@ class EngineParts:
     name: str
     vocab: int
     context_tokens: int
+    n_threads: int
     kv: KvCache
     prefill: Prefill
     make_backend: Callable[[], _native.StepBackend]
