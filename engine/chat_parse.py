@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .call_reader import CallReader
 from .chat_formats import ChatFormat, Mark
 from .delta_buffer import DeltaBuffer
-from .loose_calls import LineTracker, Opening, classify, closing
+from .loose_calls import CALL_BEGINNINGS, LineTracker, Opening, classify, closing
 from .tokenizer import StreamDecoder, Tokenizer
 from .types import AnswerText, ChatDelta, FinishReason, ReasoningText
 
@@ -110,6 +110,7 @@ class _Machine:
         self._reader: CallReader | None = None
         self._in_tags = False  # the open calls stand between marker tokens
         self._tail: str | None = None  # what follows a complete loose call
+        self._private: DeltaBuffer | None = None  # reports of calls that what follows may still turn into prose
         self._seen_text = False
         self._n_begun = 0
         self.in_reasoning = in_reasoning
@@ -196,23 +197,27 @@ class _Machine:
             self._spaces, self._drop_spaces = "", True
 
     # ------------------------------------------------------------------------------------------------ calls
-    def _open_calls(self, known_names: frozenset[str] | None, *, opener: str, deferred: bool) -> None:
-        self._reader = CallReader(
-            self._out, self._n_begun, self._call_id, known_names, opener=opener, deferred=deferred
-        )
+    def _open_calls(
+        self, known_names: frozenset[str] | None, *, opener: str, deferred: bool, tentative: bool = False
+    ) -> None:
+        self._private = DeltaBuffer() if tentative else None
+        out = self._private or self._out
+        self._reader = CallReader(out, self._n_begun, self._call_id, known_names, opener=opener, deferred=deferred)
         self._in_tags = False
 
     def _begin_loose_call(self, opening: Opening, json_begin: int) -> None:
         held, self._held = self._held, ""
         tagged = opening is Opening.TAGGED
-        self._open_calls(None if tagged else self._tool_names, opener=held[:json_begin], deferred=not tagged)
+        known = None if tagged else self._tool_names
+        tentative = not tagged and self._lines.n_chars > 0
+        self._open_calls(known, opener=held[:json_begin], deferred=not tagged, tentative=tentative)
         self.text(held[json_begin:])
 
     def _call_char(self, char: str) -> None:
         reader = self._reader
         assert reader is not None
         reader.feed(char)
-        if reader.n_begun and self._trims:
+        if reader.n_begun and self._trims and self._private is None:
             self._spaces = ""
         if reader.refused:
             self._reader = None
@@ -225,25 +230,43 @@ class _Machine:
         reader, tail = self._reader, (self._tail or "") + char
         assert reader is not None
         self._tail = tail
-        match closing(tail, expected=bool(reader.opener)):
-            case "open":
-                if "\n" in tail:
-                    reader.confirm()
-            case "closed":
-                self._close_calls()
-            case "text" if "\n" in tail or not reader.waiting:
-                self._close_calls()
-                self.text(tail.lstrip())
-            case "text":
+        verdict, rest = closing(tail, expected=bool(reader.opener))
+        tentative = self._private is not None
+        if verdict == "open" and "\n" in tail and not tentative:
+            reader.confirm()
+        elif verdict == "closed" and not tentative:
+            self._close_calls()
+        elif verdict == "text" and self._is_call(reader, tail, rest):
+            self._close_calls()
+            self.text(rest)
+        elif verdict == "text":
+            if not tentative:
                 self._count(reader)
-                self._reader = self._tail = None
-                self._release(reader.raw + tail)
+            self._reader = self._tail = self._private = None
+            self._release(reader.raw + tail)
+
+    def _is_call(self, reader: CallReader, tail: str, rest: str) -> bool:
+        """Whether complete calls stay calls although text follows."""
+        if self._private is not None:
+            return rest[0] in CALL_BEGINNINGS
+        return "\n" in tail or not reader.waiting
+
+    def _publish(self) -> None:
+        """What was reported in private is reported now."""
+        private, self._private = self._private, None
+        if private is None:
+            return
+        if self._trims:
+            self._spaces = ""
+        for delta in private.take():
+            self._out.add(delta)
 
     def _close_calls(self) -> None:
         """The open calls end on purpose."""
         reader = self._reader
         assert reader is not None
         reader.end()
+        self._publish()
         self._count(reader)
         self._reader = self._tail = None
         self._switch(reasoning=False)
@@ -252,6 +275,7 @@ class _Machine:
         """The open calls were cut. What was never reported, and stands in no tags, is text."""
         reader, in_tags = self._reader, self._in_tags
         assert reader is not None
+        self._publish()
         self._count(reader)
         self._reader = None
         if not reader.n_begun and not in_tags:

@@ -1,8 +1,10 @@
 """Tool calls as small models write them: bare or fenced JSON, or JSON in tags that are not in the vocabulary.
 
 What counts as a call (everything else stays text):
-- JSON alone: at the start of a line, as the whole reply or after one short line of text;
+- JSON alone: at the start of a line, at the start of the reply;
 - fenced JSON: the same, in a ``` or ```json block;
+- either of them after one short line of text, when nothing but further calls follows (an explanation of the form, which
+  reads alike up to there, goes on with prose);
 - tagged JSON: <tool_call>, <tools> or <function_call> at the start of a line, anywhere outside a code block;
 and the object must name a tool and have arguments. Without tags the name must be one of the offered tools.
 """
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+CALL_BEGINNINGS = "{[`<"
 MAX_INTRODUCTION_CHARS = 200  # "one short sentence" before a bare call
 
 _FENCE = re.compile(r"```(?:json|tool_call|tool|)[ \t]*\n\s*(?=[{\[])")
@@ -51,17 +54,21 @@ def _partial(possible: bool) -> Opening:
     return Opening.PARTIAL if possible else Opening.NO
 
 
-def closing(tail: str, *, expected: bool) -> Literal["open", "closed", "text"]:
-    """What follows a complete call: still undecided, properly closed, or text that begins.
+def closing(tail: str, *, expected: bool) -> tuple[Literal["open", "closed", "text"], str]:
+    """What follows a complete call: still undecided, properly closed, or text (given too).
 
     `expected`: the call had an opener, so its closer may stand on a later line. Surplus brackets are ignored.
     """
     text = tail.lstrip().lstrip("}],").lstrip()
-    if text in _CLOSERS:
-        return "closed"
-    if any(closer.startswith(text) for closer in _CLOSERS):
-        return "open" if text or expected or "\n" not in tail else "closed"
-    return "text"
+    closer = next((c for c in _CLOSERS if text.startswith(c)), None)
+    if closer == "```" and text[3:4].isalpha():  # the opener of another block
+        return "text", text
+    if closer is not None:
+        rest = text[len(closer) :].lstrip()
+        return ("text" if rest else "closed"), rest
+    if any(c.startswith(text) for c in _CLOSERS):
+        return ("open" if text or expected or "\n" not in tail else "closed"), ""
+    return "text", text
 
 
 @dataclass(slots=True)

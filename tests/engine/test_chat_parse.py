@@ -178,6 +178,25 @@ def test_json_after_one_short_sentence_is_a_call() -> None:
     ]
 
 
+@pytest.mark.parametrize("block", [f"```json\n{BARE}\n```", BARE, f"[{BARE}]"])
+def test_an_explanation_of_the_form_is_not_executed(block: str) -> None:
+    """As a 0.5 B model explains the form when asked: a sentence, the block, and prose about it."""
+    reply = f"To read a file, you would write:\n\n{block}\n\nThis names the tool and the path."
+    assert parse("qwen2", reply) == [AnswerText(reply)]
+
+
+def test_several_calls_after_one_short_sentence() -> None:
+    reply = f"Both:\n{BARE}\n```json\n{BARE}\n```\n"
+    calls = [*call(0, "read", '{"path": "a"}'), *call(1, "read", '{"path": "a"}')]
+    assert parse("qwen2", reply) == [AnswerText("Both:"), *calls]
+
+
+def test_a_call_after_a_sentence_that_the_limit_cuts_is_begun() -> None:
+    cut = parse("qwen2", 'I read:\n{"name": "read", "arguments": {"path": "a', reason="length")
+    begun = [ToolCallBegun(0, "c0", "read"), ToolCallArguments(0, '{"path": "a')]
+    assert cut == [AnswerText("I read:"), *begun]
+
+
 def test_two_bare_calls_on_lines_of_their_own() -> None:
     assert parse("llama", f"{BARE}\n{BARE}") == [*call(0, "read", '{"path": "a"}'), *call(1, "read", '{"path": "a"}')]
 
@@ -281,6 +300,8 @@ def test_marker_text_spelled_by_ordinary_tokens_is_text() -> None:
 REPLIES: list[tuple[Family, str, bool]] = [
     ("qwen2", f"<think>\nhm 👩‍👩‍👧\n</think>\n\nI read.\n<tool_call>\n{BARE}\n</tool_call>\n", False),
     ("qwen2", f"```json\n{BARE}\n```\nThat é was 日本 it.", False),
+    ("qwen2", f"So:\n```json\n{BARE}\n```\nThat é was it.", False),
+    ("qwen2", f"So:\n{BARE}\n{BARE}\n", False),
     ("llama", f"<think>a</think>Text\n\n<tool_call>\n{BARE}\n</tool_call>\n<tool_call>{BARE}", False),
     ("llama", BARE + " is the form", False),
     ("cohere2_moe", f"h\nm<|END_THINKING|><|START_ACTION|>[{ACTION},{ACTION}]<|END_ACTION|>", True),
