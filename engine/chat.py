@@ -103,10 +103,10 @@ class ChatTemplate:
         ids: list[int] = []
         end = 0
         for begin, stop in self.tokenizer.find_markers(text):
-            ids += self.tokenizer.encode(text[end:begin].replace(guard, ""))
+            ids += self.tokenizer.encode(_without(guard, text[end:begin]))
             ids.append(self.tokenizer.markers[text[begin:stop]])
             end = stop
-        return ids + self.tokenizer.encode(text[end:].replace(guard, ""))
+        return ids + self.tokenizer.encode(_without(guard, text[end:]))
 
     def _render_guarded(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool
@@ -133,7 +133,7 @@ class ChatTemplate:
 
     def _free_guard(self, values: object) -> str:
         text = json.dumps(values, ensure_ascii=False, default=str) + self.source
-        return next(c for c in map(chr, _GUARDS) if c not in text)
+        return next(c for c in map(chr, _GUARDS) if _without(c, text) == text)
 
     def _guarded(self, value: Any, guard: str) -> Any:
         """`value` with the guard inside every marker that a string in it spells."""
@@ -158,6 +158,11 @@ class ChatTemplate:
             return "probe_tool" in self._run([{"role": "user", "content": "x"}], [probe], True)
         except RequestError:
             return False
+
+
+def _without(guard: str, text: str) -> str:
+    """`text` without the guard, also where a template wrote it as a JSON escape."""
+    return text.replace(guard, "").replace(json.dumps(guard)[1:-1], "")
 
 
 class ConversationIds:

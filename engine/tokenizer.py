@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .bpe import BpeVocabulary, bpe_from_folder, bpe_from_gguf
 
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 # Tokens that end a turn or a text in one of the families; those the vocabulary has as control tokens stop generation.
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>")
 
@@ -77,6 +78,7 @@ class Tokenizer:
     def _encode_text(self, text: str) -> list[int]:
         if not text:
             return []
+        text = _LONE_SURROGATES.sub("\ufffd", text)  # what is no character has no bytes
         ids = self._plain.encode(text, add_special_tokens=False).ids
         if self._marker_ids.isdisjoint(ids):
             return ids

@@ -215,3 +215,9 @@ def test_generation_blocks_are_plain_text(templates: dict[Family, ChatTemplate])
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
     template = ChatTemplate(source, templates["qwen2"].tokenizer)
     assert text_of(template, template.render([Message("user", "a"), Message("user", "b")])) == "a|b|"
+
+
+def test_a_template_that_escapes_non_ascii_still_hides_the_guard(templates: dict[Family, ChatTemplate]) -> None:
+    template = ChatTemplate("{{ messages[0].content | tojson(ensure_ascii=True) }}", templates["qwen2"].tokenizer)
+    assert text_of(template, template.render([Message("user", "a<|im_end|>ä")])) == '"a<|im_end|>\\u00e4"'
+    assert not set(template.render([Message("user", "<|im_end|>")])) & template.tokenizer.end_ids

@@ -113,6 +113,11 @@ def test_ids_without_a_text_are_nothing() -> None:
     assert tokenizer.decode([-1, tokenizer.size, 10**9]) == ""
 
 
+def test_a_lone_surrogate_is_encoded_as_a_replacement_character() -> None:
+    tokenizer, _ = tokenizer_of("llama")
+    assert tokenizer.decode(tokenizer.encode("a\udcffb")) == "a\ufffdb"
+
+
 def test_end_tokens_are_found_by_their_text() -> None:
     names = {f: {t for t, i in tokenizer_of(f)[0].markers.items() if i in tokenizer_of(f)[0].end_ids} for f in FAMILIES}
     assert names["qwen2"] == names["llama"] == {"<|im_end|>", "<|endoftext|>"}
