@@ -147,27 +147,35 @@ class ShellJudge:
     def below(self) -> tuple[Place, ...]:
         """Files in the workspace's folders that a command reading whole folders would come upon: secrets, and what rules
         on reading name."""
-        reading = [_reads_folders(words) for words in self.tree.commands]
-        if not any(reading):
-            return ()
+        found: dict[Path, Place] = {}
+        for words in self.tree.commands:
+            if kind := _reads_folders(words):
+                for folder in self._folders(words):
+                    for place in self._guarded_below(folder, hidden=kind == "hidden"):
+                        found.setdefault(place.path, place)
+        return tuple(found.values())
+
+    def _folders(self, words: tuple[str, ...]) -> list[Path]:
+        """The folders that a command names; the whole workspace when that is not certain."""
+        if any(word.endswith("\0") for word in words) or base_name(words[0]) == "xargs":
+            return [self.workspace.root]
+        places = [self.workspace.resolve(word) for word in words[1:] if word and not word.startswith("-")]
+        return [place.path for place in places if place.inside and place.path.is_dir()] or [self.workspace.root]
+
+    def _guarded_below(self, folder: Path, *, hidden: bool) -> Iterator[Place]:
         rules = [rule for rule in self.rules.items if rule.tool == "read" and rule.effect != "allow" and rule.pattern]
-        found: list[Place] = []
         count = 0
-        for where, names, files in os.walk(self.workspace.root):
-            names[:] = [
-                name
-                for name in names
-                if name not in (".git", "node_modules") and ("hidden" in reading or name[0] != ".")
-            ]
+        for where, names, files in os.walk(folder):
+            names[:] = [name for name in names if name not in (".git", "node_modules") and (hidden or name[0] != ".")]
             for name in files:
+                if not hidden and name[0] == ".":
+                    continue
                 place = self.workspace.resolve(os.path.join(where, name))  # noqa: PTH118
-                wanted = is_secret(place.path) or any(path_matches(rule, self._names(place)) for rule in rules)
-                if wanted and ("hidden" in reading or name[0] != "."):
-                    found.append(place)
+                if is_secret(place.path) or any(path_matches(rule, self._names(place)) for rule in rules):
+                    yield place
             count += len(files)
             if count > MAX_WALKED:
-                break
-        return tuple(found)
+                return
 
     def _names(self, place: Place) -> tuple[str, ...]:
         display = self.workspace.display

@@ -47,7 +47,8 @@ class ToolContext:
 
     `on_output` gets live output (already cleaned). `ask` puts a question with options to the person and waits for the
     answer; None when nobody can be asked (scripted runs). `on_todo` gets the whole plan as (text, status) pairs.
-    `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox.
+    `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox. `reveal`: the person agreed
+    to this very call, so secrets in its output are not blanked.
     """
 
     workspace: Any  # tools.workspace.Workspace
@@ -56,6 +57,7 @@ class ToolContext:
     ask: Callable[[str, tuple[str, ...]], Awaitable[str]] | None = None
     on_todo: Callable[[tuple[tuple[str, str], ...]], None] = field(default=lambda items: None)
     sandbox: Any = None  # tools.sandbox.SandboxPolicy | None
+    reveal: bool = False
 
 
 class Tool(Protocol):

@@ -1,8 +1,9 @@
 """Confining commands: writes only in the workspace and temporary folders, no network.
 
-Landlock (Linux 5.13 and later) through system calls; TCP is closed where its ABI is at least 4. With bubblewrap on PATH
-the network is a private one instead, so that local servers work, and guarded files are hidden. Nothing is confined
-where neither works: `sandbox_status` says so, for the status line and `doctor`.
+Landlock (Linux 5.13 and later) through system calls, in a network namespace of its own where the kernel lets us make
+one (local servers then work, the outside cannot be reached); otherwise Landlock closes TCP where its ABI is at least 4.
+bubblewrap does the same where there is no Landlock. Nothing is confined where neither works: `sandbox_status` says so,
+for the status line and `doctor`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,12 +29,10 @@ HELPER = Path(__file__).absolute().parent / "sandbox_exec.py"
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """What a command may do: write below `writable` (absolute), use the network or not; `hidden` files look empty
-    (bubblewrap only)."""
+    """What a command may do: write below `writable` (absolute), use the network or not."""
 
     writable: tuple[Path, ...]
     network: bool = False
-    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,38 +74,60 @@ def bubblewrap_path() -> str | None:
     return path if done.returncode == 0 else None
 
 
+@cache
+def makes_networks() -> bool:
+    """Can a command be given a network namespace of its own here?"""
+    if landlock_abi() == 0:
+        return False
+    plan = json.dumps({"writable": [], "network": False, "probe": True})
+    try:
+        done = subprocess.run([sys.executable, "-I", "-S", str(HELPER), plan], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
 def sandbox_status() -> SandboxStatus:
     """What commands run under when a policy is given."""
-    if bubblewrap_path() is not None:
-        return SandboxStatus("bubblewrap", True, "sandbox: bubblewrap (writes only in workspace and temp, no network)")
     abi = landlock_abi()
+    writes = "writes only in the workspace and temporary folders"
+    if abi and makes_networks():
+        return SandboxStatus("landlock", True, f"sandbox: Landlock ABI {abi} ({writes}, no network but a private loopback)")
     if abi >= MIN_TCP_ABI:
-        return SandboxStatus(
-            "landlock",
-            True,
-            f"sandbox: Landlock ABI {abi} (writes only in workspace and temp, no TCP; UDP is not blocked)",
-        )
-    if abi > 0:
-        return SandboxStatus(
-            "landlock",
-            False,
-            f"sandbox: Landlock ABI {abi} (writes only in workspace and temp; network is NOT blocked)",
-        )
-    return SandboxStatus(
-        "none", False, "no sandbox on this system (neither bubblewrap nor Landlock): commands are NOT confined"
-    )
+        return SandboxStatus("landlock", True, f"sandbox: Landlock ABI {abi} ({writes}, no TCP; UDP is not blocked)")
+    if bubblewrap_path() is not None:
+        return SandboxStatus("bubblewrap", True, f"sandbox: bubblewrap ({writes}, no network but a private loopback)")
+    if abi:
+        return SandboxStatus("landlock", False, f"sandbox: Landlock ABI {abi} ({writes}; the network is NOT blocked)")
+    return SandboxStatus("none", False, "no sandbox on this system (neither Landlock nor bubblewrap): commands are NOT confined")
 
 
 def wrapped(command: Sequence[str], policy: SandboxPolicy | None) -> list[str]:
     """The command line that runs `command` confined; unchanged without a policy or a sandbox."""
     if policy is None:
         return list(command)
-    if (bwrap := bubblewrap_path()) is not None:
-        return [bwrap, *_bubblewrap_options(policy), "--", *command]
-    if landlock_abi() == 0:
-        return list(command)
-    plan = json.dumps({"writable": [str(path) for path in policy.writable], "network": policy.network})
-    return [sys.executable, "-I", "-S", str(HELPER), plan, *command]
+    match sandbox_status().kind:
+        case "landlock":
+            plan = {"writable": [str(path) for path in policy.writable], "network": policy.network}
+            return [sys.executable, "-I", "-S", str(HELPER), json.dumps(plan), *command]
+        case "bubblewrap":
+            return [bubblewrap_path() or "bwrap", *_bubblewrap_options(policy), "--", *command]
+        case "none":
+            return list(command)
+
+
+def confinement_note(policy: SandboxPolicy | None, shown: str) -> str:
+    """A hint for the model when a failed command looks as if the sandbox had stopped it; "" otherwise."""
+    if policy is None or sandbox_status().kind == "none" or not _STOPPED.search(shown):
+        return ""
+    network = "" if policy.network else ", and no network"
+    return f"\n[it ran in the sandbox: writes only in the workspace and temporary folders{network}]"
+
+
+_STOPPED = re.compile(
+    r"(?i)permission denied|read-only file system|operation not permitted|resolve|unreachable|connection refused|"
+    r"EACCES|EPERM|EROFS|getaddrinfo|name resolution|no such host"
+)
 
 
 def _bubblewrap_options(policy: SandboxPolicy) -> list[str]:
@@ -113,7 +135,4 @@ def _bubblewrap_options(policy: SandboxPolicy) -> list[str]:
     for path in policy.writable:
         if path.exists():
             options += ["--bind", str(path), str(path)]
-    for path in policy.hidden:
-        if path.is_file():
-            options += ["--ro-bind", "/dev/null", str(path)]
     return options if policy.network else [*options, "--unshare-net"]

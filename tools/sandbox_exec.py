@@ -1,12 +1,15 @@
 """Applies Landlock to itself and becomes the given command. Run as a script by `sandbox.py`; standard library only.
 
-argv: a JSON plan {"writable": [folder, …], "network": bool}, then the command. Exit 126 when confinement fails.
+argv: a JSON plan {"writable": [folder, …], "network": bool}, then the command. Exit 126 when confinement fails. With
+"probe": true it only tries to make a network namespace, and exits 0 when that works.
 Structures and numbers are those of the kernel's include/uapi/linux/landlock.h.
 """
 
 import ctypes
+import fcntl
 import json
 import os
+import socket
 import stat
 import struct
 import sys
@@ -15,6 +18,8 @@ from typing import NoReturn
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PR_SET_NO_NEW_PRIVS = 38
 RULE_PATH_BENEATH = 1
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 # Access rights, by the ABI that brought them.
 WRITE_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
 MAKE = sum(1 << bit for bit in range(6, 13))  # char, dir, reg, sock, fifo, block, sym
@@ -71,14 +76,42 @@ def allow_writes(ruleset: int, path: str, rights: int) -> None:
     os.close(descriptor)
 
 
+def private_network() -> bool:
+    """Move into a network namespace with nothing but a loopback; False where that is not permitted."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWNET) != 0:
+        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+            return False
+        try:
+            for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+                with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+                    file.write(text)
+        except OSError:
+            return False
+    return raise_loopback()
+
+
+def raise_loopback() -> bool:
+    """Set IFF_UP on `lo`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP_RUNNING))
+        except OSError:
+            return False
+    return True
+
+
 def main() -> None:
     """Confine, then execute."""
     plan, command = json.loads(sys.argv[1]), sys.argv[2:]
+    if plan.get("probe"):
+        sys.exit(0 if private_network() else 1)
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if abi < 1:
         fail("Landlock is not available")
     rights = handled_rights(abi)
-    network = 0 if plan["network"] or abi < 4 else BIND_TCP | CONNECT_TCP
+    closed = plan["network"] or private_network()
+    network = 0 if closed or abi < 4 else BIND_TCP | CONNECT_TCP
     attributes = struct.pack("=QQ", rights, network) if abi >= 4 else struct.pack("=Q", rights)
     ruleset = call(CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), 0)
     for path in (*plan["writable"], *DEVICES):

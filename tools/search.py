@@ -24,7 +24,7 @@ from .base import ToolError
 MAX_MATCHES_PER_FILE = 1000
 MAX_ARGUMENT_BYTES = 100_000
 MAX_KEPT_CHARS = 4000  # of a long line, around its first match
-TIMEOUT_S = 60.0
+TIMEOUT_S = 20.0
 MIN_LITERAL = 3
 PACKAGE_PARENT = str(Path(__file__).absolute().parent.parent.parent)
 

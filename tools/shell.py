@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_s
 from .environment import command_environment
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
-from .sandbox import SandboxPolicy, wrapped
+from .redact import Redactor
+from .sandbox import SandboxPolicy, confinement_note, wrapped
 from .terminal_text import TerminalText
 from .workspace import Workspace
 
@@ -32,12 +33,14 @@ class Job:
     output: KeptOutput
     text: TerminalText
     process: Process
+    blank: Callable[[str], str]
     fresh: list[str] = field(default_factory=list[str])
     fresh_chars: int = 0
     lost_chars: int = 0
 
     def heard(self, text: str) -> None:
         """Take cleaned output."""
+        text = self.blank(text)
         self.output.add(text)
         self.fresh.append(text)
         self.fresh_chars += len(text)
@@ -55,14 +58,17 @@ class Jobs:
         self._numbers = itertools.count(1)
         self._background: dict[str, Job] = {}
         self._started: list[Process] = []
+        self._redactor = Redactor()
 
-    def start(self, context: ToolContext, command: str) -> Job:
+    async def start(self, context: ToolContext, command: str) -> Job:
         """Start a command line; raises ToolError when that is impossible."""
         workspace: Workspace = context.workspace
+        await asyncio.to_thread(self._redactor.refresh, workspace)
+        blank: Callable[[str], str] = (lambda text: text) if context.reveal else self._redactor
         number = next(self._numbers)
         output = KeptOutput(workspace.log_folder / f"command-{number}.log")
         live = LiveOutput(context.on_output, asyncio.get_running_loop().time)
-        text = TerminalText(lambda piece: job.heard(piece), live.add)
+        text = TerminalText(lambda piece: job.heard(piece), lambda piece: live.add(blank(piece)))
         environment = command_environment(
             os.environ if self._environment is None else self._environment, workspace.root
         )
@@ -72,7 +78,7 @@ class Jobs:
             process = start(line, workspace.root, environment, text.feed)
         except (OSError, ValueError) as error:
             raise ToolError(f"the command could not be started: {error}") from error
-        job = Job(f"job-{number}", command, output, text, process)
+        job = Job(f"job-{number}", command, output, text, process, blank)
         self._started.append(process)
         return job
 
@@ -133,7 +139,7 @@ class ShellTool(BaseTool):
         if not command.strip() or "\x00" in command:
             raise ToolError("the command is empty" if "\x00" not in command else "the command holds a NUL character")
         timeout_s = min(max(1, arguments.get("timeout_s", DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S)
-        job = self.jobs.start(context, command)
+        job = await self.jobs.start(context, command)
         if arguments.get("background", False):
             self.jobs.keep(job)
             return ToolResult(
@@ -154,7 +160,8 @@ class ShellTool(BaseTool):
             return ToolResult(
                 _joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]"), True
             )
-        return ToolResult(_joined(shown, _ending(code)), is_error=code != 0)
+        note = confinement_note(context.sandbox, shown) if code != 0 else ""
+        return ToolResult(_joined(shown, _ending(code)) + note, is_error=code != 0)
 
 
 def _joined(shown: str, note: str) -> str:
@@ -207,6 +214,7 @@ class ShellKillTool(ShellOutputTool):
 
 
 async def _news(job: Job) -> str:
+    await asyncio.sleep(0)  # takes in what has come meanwhile
     done = job.process.exited.done()
     code = await job.process.wait(0) if done else None
     if done:

@@ -202,7 +202,7 @@ class TerminalText:
         if how == 0:
             self._rows[self._row] = row[:column]
         elif how == 1:
-            self._rows[self._row] = " " * min(column, len(row)) + row[column:]
+            self._rows[self._row] = " " * min(column + 1, len(row)) + row[column + 1 :]
         else:
             self._rows[self._row] = ""
 

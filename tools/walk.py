@@ -23,6 +23,7 @@ class Entry:
     path: Path
     name: str
     is_folder: bool
+    is_file: bool  # a regular one: pipes and devices are not
     is_link: bool
     ignored: bool
 
@@ -115,7 +116,7 @@ def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_
         if ignored and not with_ignored:
             continue
         name = prefix + entry.name
-        yield Entry(Path(entry.path), name, is_folder, entry.is_symlink(), ignored)
+        yield Entry(Path(entry.path), name, is_folder, entry.is_file(follow_symlinks=False), entry.is_symlink(), ignored)
         if is_folder and not ignored and (depth is None or depth > 1):
             yield from _walk(entry.path, name + "/", chain, None if depth is None else depth - 1, with_ignored)
 
@@ -123,5 +124,5 @@ def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_
 def files(base: Path, root: Path) -> Iterator[Entry]:
     """Regular files below `base` that a search sees."""
     for entry in walk(base, root):
-        if not entry.is_folder and not entry.is_link:
+        if entry.is_file:
             yield entry

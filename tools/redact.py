@@ -1,0 +1,76 @@
+"""A last net under the guard on secrets: values that stand in the workspace's secret files are blanked in what commands
+say. The guard itself is `pointcode_local.permission`; this catches what no rule can foresee (`git log -p`, a script)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from .secrets import is_secret
+from .workspace import Workspace
+
+MIN_CHARS = 10
+MAX_ENTRIES = 20_000
+MAX_FILE_BYTES = 1 << 20
+FRESH_S = 20.0
+SKIPPED = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", "target"})
+BLANK = "[secret]"
+_VALUE = re.compile(rf"[A-Za-z0-9+/_.~-]{{{MIN_CHARS},}}={{0,2}}")
+
+
+class Redactor:
+    """Knows the secret values of one workspace; looks again when its knowledge is older than FRESH_S."""
+
+    def __init__(self) -> None:
+        self._values: re.Pattern[str] | None = None
+        self._read_s: float | None = None
+
+    def refresh(self, workspace: Workspace) -> None:
+        """Collect the values (walks the workspace, bounded)."""
+        if self._read_s is not None and time.monotonic() - self._read_s < FRESH_S:
+            return
+        self._read_s = time.monotonic()
+        values = sorted(_values_below(workspace), key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, values))) if values else None
+
+    def __call__(self, text: str) -> str:
+        """The text with every known value blanked."""
+        return text if self._values is None else self._values.sub(BLANK, text)
+
+
+def _values_below(workspace: Workspace) -> set[str]:
+    values: set[str] = set()
+    count = 0
+    for folder, names, files in os.walk(workspace.root):
+        names[:] = [name for name in names if name not in SKIPPED]
+        for name in files:
+            path = Path(folder, name)
+            if is_secret(path) or workspace.unreadable(workspace.display(path)):
+                values |= secret_values(_read(path))
+        count += len(files) + len(names)
+        if count > MAX_ENTRIES:
+            break
+    return values
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            return ""
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def secret_values(text: str) -> set[str]:
+    """What of a file looks like a secret: long runs with letters and digits, after `=` or `:` or as a line of their own."""
+    found: set[str] = set()
+    for line in text.split("\n"):
+        value = re.split(r"[=:]\s*", line, maxsplit=1)[-1] if re.match(r"\s*(export\s+)?[\w.\"'-]+\s*[=:]", line) else line
+        for part in re.split(r"[\s\"',;]+", value):
+            for piece in re.split(r"[:@?&]|//", part):
+                if _VALUE.fullmatch(piece) and re.search(r"\d", piece) and re.search(r"[A-Za-z]", piece):
+                    found.add(piece)
+    return found
