@@ -33,7 +33,12 @@ class Undone:
 class _Touched:
     before: str  # sha256, "" when there was no file
     mode: int
-    after: str
+    after: str | None  # None: the process was killed before this was noted
+
+    def is_changed(self, path: Path) -> bool:
+        """Whether the turn left another file than it found."""
+        after = _hash(_bytes(path)) if self.after is None else self.after
+        return after != self.before
 
 
 class Checkpoints:
@@ -71,15 +76,15 @@ class Checkpoints:
             files = by_turn.setdefault(record["turn"], {})
             path = Path(os.fsdecode(bytes.fromhex(record["path"])))
             if record["kind"] == "before":
-                files.setdefault(path, _Touched(record["sha256"], record["mode"], record["sha256"]))
+                files.setdefault(path, _Touched(record["sha256"], record["mode"], None))
             elif path in files:
                 files[path].after = record["sha256"]
-        changed = [t for t, files in by_turn.items() if any(f.before != f.after for f in files.values())]
+        changed = [t for t, files in by_turn.items() if any(f.is_changed(p) for p, f in files.items())]
         if not changed:
             return Undone((), ())
         restored, skipped = [], []
         for path, file in by_turn[max(changed)].items():
-            if file.before != file.after:
+            if file.is_changed(path):
                 (restored if self._restore(path, file) else skipped).append(path)
         self._note(max(changed), "undone", self.folder, "", 0)
         return Undone(tuple(restored), tuple(skipped))

@@ -1,0 +1,89 @@
+"""Undo puts back exactly the bytes that the assistant changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pointcode_local.checkpoints import Checkpoints
+
+
+def change(store: Checkpoints, turn: int, path: Path, data: bytes | None) -> None:
+    store.before(turn, [path])
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    store.after(turn, [path])
+
+
+def test_undo_restores_changed_created_and_deleted_files(tmp_path: Path):
+    store = Checkpoints(tmp_path / "state")
+    changed, created, deleted, other = (tmp_path / n for n in ("changed", "created", "deleted", "other"))
+    changed.write_bytes(b"\xff\r\nold")
+    changed.chmod(0o755)
+    deleted.write_bytes(b"gone")
+    other.write_bytes(b"untracked")
+    change(store, 1, changed, b"first")
+    change(store, 1, changed, b"second")
+    change(store, 1, created, b"new")
+    change(store, 1, deleted, None)
+    undone = Checkpoints(tmp_path / "state").undo()
+    assert set(undone.restored) == {changed, created, deleted} and undone.skipped == ()
+    assert changed.read_bytes() == b"\xff\r\nold" and changed.stat().st_mode & 0o777 == 0o755
+    assert not created.exists() and deleted.read_bytes() == b"gone" and other.read_bytes() == b"untracked"
+
+
+def test_turns_are_undone_one_by_one_from_the_last(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    path.write_bytes(b"0")
+    change(store, 1, path, b"1")
+    store.before(2, [path])
+    store.after(2, [path])  # a turn that changed nothing
+    change(store, 3, path, b"3")
+    assert (store.undo().restored, path.read_bytes()) == ((path,), b"1")
+    assert (store.undo().restored, path.read_bytes()) == ((path,), b"0")
+    assert store.undo().restored == ()
+
+
+def test_a_file_that_somebody_changed_since_is_left_alone(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    path.write_bytes(b"0")
+    change(store, 1, path, b"1")
+    path.write_bytes(b"mine")
+    undone = store.undo()
+    assert undone.skipped == (path,) and path.read_bytes() == b"mine"
+
+
+def test_a_kill_between_before_and_after_loses_nothing(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    path.write_bytes(b"precious")
+    store.before(1, [path])
+    with (tmp_path / "state/index.jsonl").open("ab") as file:
+        file.write(b'{"half')
+    kept = [p.read_bytes() for p in (tmp_path / "state").iterdir() if p.name != "index.jsonl"]
+    assert kept == [b"precious"]
+    assert store.undo().restored == ()
+
+
+def test_a_file_whose_end_was_not_noted_is_reported_and_left_alone(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    path.write_bytes(b"old")
+    store.before(1, [path])
+    path.write_bytes(b"new")  # and then the process is killed
+    assert store.undo().skipped == (path,)
+
+
+def test_names_that_are_no_utf8_are_kept(tmp_path: Path):
+    import os
+
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / os.fsdecode(b"\xff\n")
+    change(store, 1, path, b"x")
+    assert store.undo().restored == (path,)
+
+
+def test_remove_forgets_everything(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    change(store, 1, path, b"x")
+    assert store.last_turn() == 1
+    store.remove()
+    assert store.last_turn() == 0 and path.exists()

@@ -1,0 +1,314 @@
+"""The program end to end: real process, real tools, scripted server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.openai_server import Reply, ScriptedServer, tool
+from tests.app.program import Program
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another process; the test's own time-out ends a wait in vain."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_every_tool_works_from_end_to_end(program: Program):
+    (program.ws / "a.py").write_text("def f():\n    return 1\n")
+    result, done, server = program.ask(
+        tool("read", path="a.py"),
+        tool("edit", path="a.py", edits=[{"old": "return 1", "new": "return 2"}]),
+        tool("write", path="new.txt", content="fresh\n"),
+        tool("glob", pattern="*.txt"),
+        tool("grep", pattern="return"),
+        tool("list"),
+        tool("shell", command="cat a.py; exit 3"),
+        tool("shell", command="echo started; sleep 30", background=True),
+        lambda request: tool("shell_output", id=_job_id(request["messages"][-1]["content"])),
+        lambda request: tool("shell_kill", id=_job_id(request["messages"][-3]["content"])),
+        tool("todo", items=[{"text": "one", "status": "done"}]),
+        tool("ask", question="Which?", options=["a", "b"]),
+        Reply("All done."),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert result["result"] == "All done." and result["outcome"] == "done" and result["error"] is None
+    assert (program.ws / "a.py").read_text() == "def f():\n    return 2\n"
+    assert result["changed_files"] == ["a.py", "new.txt"]
+    names = [call["name"] for call in result["tool_calls"]]
+    assert names == ["read", "edit", "write", "glob", "grep", "list", "shell", "shell", "shell_output", "shell_kill",
+                     "todo", "ask"]  # fmt: skip
+    texts = server.results()
+    assert "return 1" in texts[0] and "new.txt" in texts[3] and "return 2" in texts[4] and "3" in texts[6]
+    assert "started" in texts[8]
+    assert result["turns"] == 13
+    assert result["usage"]["prompt_tokens"] == 13 * 50 and result["usage"]["cached_tokens"] == 13 * 7
+
+
+def _job_id(text: str) -> str:
+    import re
+
+    found = re.search(r"\b\w*\d+\b", text)
+    assert found, text
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "mode", "code", "outcome"),
+    [
+        ([Reply("ok")], "ask", 0, "done"),
+        ([tool("shell", command="touch x"), Reply("no")], "ask", 3, "denied"),
+        ([tool("write", path="x", content="y"), Reply("no")], "plan", 3, "denied"),
+        ([Reply("bad", status=400)], "ask", 1, "error"),
+        ([Reply("cut", finish="length")], "ask", 4, "limit"),
+    ],
+)
+def test_exit_codes_and_outcomes(program: Program, steps: list[Reply], mode: str, code: int, outcome: str):
+    result, done, _ = program.ask(*steps, mode=mode)
+    assert (done.returncode, result["outcome"]) == (code, outcome)
+    assert bool(result["denied"]) == (outcome == "denied")
+    assert list(program.ws.iterdir()) == []
+    if outcome != "done":
+        assert outcome in done.stderr.decode().lower()
+
+
+def test_a_model_that_cannot_be_reached_is_worth_retrying_later(program: Program):
+    done = program.run("-p", "x", "--endpoint", "http://127.0.0.1:9")
+    assert done.returncode == 75
+    assert b"cannot reach" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--no-such-flag"],
+        ["-p", ""],
+        ["-p", "  \n"],
+        ["-p", "x", "extra"],
+        ["-p", "x", "-p", "y"],
+        ["-p", "x", "--max-turns", "0"],
+        ["-p", "x", "--permission-mode", "yolo"],
+        ["-p", "x", "--output-format", "yaml"],
+        ["-p", "x", "--resume", "nothing"],
+        ["-p", "x", "--continue"],
+        ["-p", "x", "--continue", "--resume", "y"],
+        ["-p", "x", "--allowed-tools", "raed"],
+        ["-p", "x", "--cwd", "no/such/folder"],
+        ["-p"],
+        ["hello"],
+        ["sessions", "show", "nothing"],
+        ["config", "get", "modle"],
+        ["config", "set", "max_turns", "many"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_with_a_message_and_never_waits(program: Program, arguments: list[str]):
+    done = program.run(*arguments, "--endpoint", "http://127.0.0.1:9", data=b"")
+    assert done.returncode == 2
+    assert len(done.stderr) > 10 and b"Traceback" not in done.stderr
+    assert done.stdout == b""
+
+
+def test_a_damaged_configuration_exits_2(program: Program):
+    (program.state / "config.toml").write_text("model = \n")
+    done = program.run("-p", "x", "--endpoint", "http://127.0.0.1:9")
+    assert done.returncode == 2 and b"config.toml:1" in done.stderr
+
+
+@pytest.mark.parametrize("prompt", ["--permission-mode=auto x", "-p", "doctor", "--", "-"])
+def test_a_prompt_may_look_like_anything(program: Program, prompt: str):
+    with ScriptedServer([Reply("ok")]) as server:
+        done = program.run("-p", prompt, "--endpoint", server.url, data=b"from stdin")
+        assert done.returncode == 0, done.stderr
+        said = server.requests[0]["messages"][-1]["content"]
+    assert said.endswith("from stdin" if prompt == "-" else prompt)
+
+
+def test_a_prompt_from_stdin_arrives_whole(program: Program):
+    text = "Straße 漢字 \u2028 " + "word " * 20_000 + "\nLAST"
+    _, done, server = program.ask(Reply("ok"), prompt="-", data=text.encode() + b"\xff")
+    assert done.returncode == 0
+    assert server.requests[0]["messages"][-1]["content"].endswith(text + "\ufffd")
+
+
+def test_text_mode_prints_the_answer_alone(program: Program):
+    answer = "ü [/dim] [bold]x[/] \x1b[31m :smile: **md**"
+    (program.ws / "f").write_text("x")
+    with ScriptedServer([tool("read", path="f"), Reply(answer, reasoning="hm")]) as server:
+        done = program.run("-p", "x", "--endpoint", server.url)
+    assert done.stdout.decode() == answer + "\n"
+    assert b"read f" in done.stderr and b"\x1b" not in done.stderr
+
+
+def test_stream_json_prints_one_event_a_line_and_the_result_last(program: Program):
+    answer = "Line\u2028one\x85ü\nline two"
+    (program.ws / "f").write_text("x")
+    with ScriptedServer([tool("read", path="f"), Reply(answer, reasoning="hm")]) as server:
+        done = program.run("-p", "x", "--endpoint", server.url, "--output-format", "stream-json")
+    lines = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    types = [line["type"] for line in lines]
+    assert types[0] == "turn_started" and types[-2:] == ["turn_finished", "result"]
+    assert {"tool_started", "tool_finished", "text_delta", "reasoning_delta", "usage_changed"} <= set(types)
+    assert lines[-1]["result"] == answer
+    assert "".join(line["text"] for line in lines if line["type"] == "text_delta") == answer
+
+
+def test_only_allowed_tools_are_offered_and_others_are_denied(program: Program):
+    result, done, server = program.ask(
+        tool("shell", command="touch x"), Reply("no"), flags=["--allowed-tools", "read, grep"]
+    )
+    assert [t["function"]["name"] for t in server.requests[0]["tools"]] == ["read", "grep"]
+    assert result["denied"][0]["name"] == "shell" and done.returncode == 3
+    assert not (program.ws / "x").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_command_ends_everything_with_a_valid_result(program: Program, number: signal.Signals):
+    command = "echo partial; while :; do date +%s%N > beat; sleep 0.05; done"
+    with ScriptedServer([tool("shell", command=command)]) as server:
+        process = program.start(
+            "-p", "x", "--output-format", "json", "--permission-mode", "auto", "--endpoint", server.url
+        )
+        wait_until((program.ws / "beat").exists)
+        begun = time.monotonic()
+        os.killpg(process.pid, number)
+        out, _ = process.communicate(timeout=30)
+        assert time.monotonic() - begun < 10  # promised are 2 s; a loaded machine may take longer
+    result = json.loads(out)
+    assert (process.returncode, result["outcome"]) == (130, "cancelled")
+    assert "interrupted" in result["tool_calls"][0]["text"]
+    before = (program.ws / "beat").read_bytes()
+    threading.Event().wait(0.2)
+    assert (program.ws / "beat").read_bytes() == before
+
+
+def test_a_signal_while_the_model_writes_closes_the_connection(program: Program):
+    hold = threading.Event()
+    with ScriptedServer([Reply("some words", hold=hold)]) as server:
+        process = program.start("-p", "x", "--output-format", "stream-json", "--endpoint", server.url)
+        assert process.stdout is not None
+        while b"text_delta" not in process.stdout.readline():
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+        assert server.gone.wait(10)
+        hold.set()
+    assert process.returncode == 130
+    assert json.loads(out.splitlines()[-1])["result"].startswith("som")
+
+
+def test_a_reader_that_goes_away_ends_the_run(program: Program):
+    hold = threading.Event()
+    with ScriptedServer([Reply("words " * 50, hold=hold)]) as server:
+        process = program.start("-p", "x", "--output-format", "stream-json", "--endpoint", server.url)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) != 0
+        hold.set()
+
+
+def test_after_a_kill_the_session_goes_on_with_an_interrupted_call(program: Program):
+    with ScriptedServer([tool("shell", command="touch started; sleep 60")]) as server:
+        process = program.start("-p", "GOAL-1", "--permission-mode", "auto", "--endpoint", server.url)
+        wait_until((program.ws / "started").exists)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    result, _, server = program.ask(Reply("went on"), prompt="And now?", flags=["--continue"])
+    assert result["outcome"] == "done"
+    messages = server.requests[0]["messages"]
+    assert "GOAL-1" in messages[1]["content"]
+    assert "interrupted" in messages[3]["content"] and messages[2]["tool_calls"][0]["id"] == messages[3]["tool_call_id"]
+
+
+def test_sessions_are_continued_forked_listed_shown_and_removed(program: Program):
+    one, _, first = program.ask(Reply("ANSWER-1"), prompt="GOAL-1")
+    sid = one["session_id"]
+    two, _, second = program.ask(Reply("ANSWER-2"), prompt="Next.", flags=["--resume", sid])
+    fork, _, third = program.ask(Reply("ANSWER-3"), prompt="Other.", flags=["--fork", sid])
+    assert two["session_id"] == sid != fork["session_id"]
+    head = first.requests[0]["messages"]
+    assert second.requests[0]["messages"][: len(head)] == head == third.requests[0]["messages"][: len(head)]
+    assert first.requests[0]["tools"] == second.requests[0]["tools"]
+    listed = program.run("sessions").stdout.decode()
+    assert sid in listed and fork["session_id"] in listed and "GOAL-1" in listed
+    shown = program.run("sessions", "show", sid).stdout.decode()
+    assert "GOAL-1" in shown and "ANSWER-2" in shown and "ANSWER-3" not in shown
+    assert program.run("sessions", "rm", sid).returncode == 0
+    assert sid not in program.run("sessions", "list", "--all").stdout.decode()
+
+
+def test_the_head_is_the_same_in_every_folder(program: Program, tmp_path: Path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (program.ws / "AGENTS.md").write_text("RULE-1")
+    _, _, one = program.ask(Reply("ok"))
+    _, _, two = program.ask(Reply("ok"), flags=["--cwd", str(other)])
+    assert one.requests[0]["messages"][0] == two.requests[0]["messages"][0]
+    assert one.requests[0]["tools"] == two.requests[0]["tools"]
+    assert "RULE-1" in one.requests[0]["messages"][1]["content"]
+
+
+def test_endpoint_and_key_come_from_the_environment_and_are_not_written_down(program: Program):
+    with ScriptedServer([Reply("ok")]) as server:
+        done = program.run("-p", "x", POINTCODE_ENDPOINT=server.url, POINTCODE_API_KEY="sk-secret-1")
+    assert done.stdout == b"ok\n"
+    assert server.headers[0]["authorization"] == "Bearer sk-secret-1"
+    written = b"".join(p.read_bytes() for p in program.state.rglob("*") if p.is_file())
+    assert b"sk-secret-1" not in written + done.stderr
+
+
+def test_config_shows_where_values_come_from_and_sets_them(program: Program):
+    assert program.run("config", "set", "max_turns", "7").returncode == 0
+    shown = program.run("config", "get", "max_turns", POINTCODE_MODEL="m").stdout.decode()
+    assert shown.startswith("max_turns = 7  # user file")
+    assert 'model = "m"  # POINTCODE_MODEL' in program.run("config", POINTCODE_MODEL="m").stdout.decode()
+    assert str(program.state / "config.toml") in program.run("config", "path").stdout.decode()
+
+
+def test_a_project_file_counts_fully_only_when_it_is_trusted(program: Program):
+    (program.ws / ".pointcode").mkdir()
+    (program.ws / ".pointcode/config.toml").write_text('[permissions]\nallow = ["shell(touch made)"]\n')
+    script = [tool("shell", command="touch made"), Reply("ok")]
+    result, done, _ = program.ask(*script, mode="ask")
+    assert result["outcome"] == "denied" and b"config trust" in done.stderr
+    assert program.run("config", "trust").returncode == 0
+    result, _, _ = program.ask(*script, mode="ask")
+    assert result["outcome"] == "done" and (program.ws / "made").exists()
+
+
+def test_help_is_quick_and_imports_nothing_heavy(program: Program):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom pointcode_local.cli import run\nassert run(['--help']) == 0\n"
+        "heavy = {'torch', 'textual', 'numpy', 'httpx', 'tree_sitter', 'prompt_toolkit', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=program.env, capture_output=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert b"exit codes" in done.stdout
+    assert program.run("--version").stdout.startswith(b"pointcode ")
+
+
+def test_tools_or_engine_folders_of_the_user_do_not_shadow_ours(program: Program):
+    for name in ("tools", "engine", "pointcode_local"):
+        (program.ws / name).mkdir()
+        (program.ws / name / "__init__.py").write_text("raise RuntimeError('shadowed')")
+    result, done, _ = program.ask(Reply("ok"))
+    assert done.returncode == 0 and result["result"] == "ok"
