@@ -40,7 +40,8 @@ class Conversation:
         """Take one event into the history; events that the model does not see change nothing."""
         match event:
             case TurnStarted(prompt) | Steered(prompt):
-                self._close_user()
+                if self._prompt is not None:
+                    self._close_user()
                 self._prompt = prompt
             case ContextAdded():
                 self._context.append(event.text)

@@ -12,6 +12,7 @@ from typing import Any
 from pointcode_local import __version__
 from pointcode_local.agent import Agent
 from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.cli import UsageError
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
@@ -56,10 +57,18 @@ class AppHost:
 
     # ------------------------------------------------------------------------------------------- opening
     async def open(self, on_progress: OnProgress) -> Agent:
-        """Open the session asked for and load the model; raises HostError, EngineError or UsageError."""
+        """Open the session asked for and load the model.
+
+        Raises HostError; scripted runs, which have an exit code for each, get EngineError and UsageError as they are.
+        """
         self._open_session(self._choice)
-        self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
-        return self._new_agent()
+        try:
+            self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
+            return self._new_agent()
+        except (EngineError, UsageError) as error:
+            if self._interactive:
+                raise HostError(str(error)) from error
+            raise
 
     def _open_session(self, choice: SessionChoice) -> None:
         cwd = self._setup.cwd

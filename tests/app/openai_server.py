@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server that plays a script: for tests of the endpoint model and of the program end to end."""
+"""A small OpenAI-compatible server that plays a script, for tests of the endpoint model and of the whole program."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class ScriptedServer:
 
     steps: list[Step]
     context: int = 32_768
+    model: str = "scripted"
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     gone: threading.Event = field(default_factory=threading.Event)  # a client went away while it was answered
@@ -86,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         n = self.server_script.context
-        self._json(200, {"object": "list", "data": [{"id": "scripted-1b", "max_model_len": n}]})
+        self._json(200, {"object": "list", "data": [{"id": self.server_script.model, "max_model_len": n}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -125,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not reply.chunks:
             self._delta(reply.finish or ("tool_calls" if reply.calls else "stop"))
         details = {"cached_tokens": 7}
-        self._send({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 5, "prompt_tokens_details": details}})
+        self._send(
+            {"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 5, "prompt_tokens_details": details}}
+        )
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _content(self, reply: Reply) -> None:

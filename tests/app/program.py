@@ -39,14 +39,25 @@ class Program:
             command, cwd=self.ws, env={**self.env, **env}, stdin=stdin, start_new_session=True, **pipes
         )
 
-    def run(self, *arguments: str, data: bytes | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:
-        """Run it to its end; `data` is its stdin."""
-        process = self.start(*arguments, stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, **env)
+    def run(
+        self, *arguments: str, data: bytes | None = None, stdin_is_open: bool = False, **env: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run it to its end; `data` is its stdin; `stdin_is_open`: a pipe through which nothing comes."""
+        ours, theirs = os.pipe()
+        piped = subprocess.DEVNULL if data is None else subprocess.PIPE
+        process = self.start(*arguments, stdin=ours if stdin_is_open else piped, **env)
         out, err = process.communicate(data, timeout=60)
+        os.close(theirs)
+        os.close(ours)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def ask(
-        self, *steps: Step, prompt: str = "Go.", mode: str = "auto", flags: Sequence[str] = (), data: bytes | None = None
+        self,
+        *steps: Step,
+        prompt: str = "Go.",
+        mode: str = "auto",
+        flags: Sequence[str] = (),
+        data: bytes | None = None,
     ) -> tuple[dict[str, Any], subprocess.CompletedProcess[bytes], ScriptedServer]:
         """One scripted prompt: the result object, the finished process, the server."""
         with ScriptedServer(list(steps)) as server:

@@ -62,7 +62,7 @@ def test_text_reasoning_and_usage_are_read():
     end = deltas[-1]
     assert isinstance(end, ChatFinished) and end.reason == "stop"
     assert (end.usage.prompt_tokens, end.usage.cached_tokens, end.usage.completion_tokens) == (50, 7, 5)
-    assert server.requests[0]["model"] == "scripted-1b"
+    assert server.requests[0]["model"] == "scripted"
     assert server.requests[0]["tools"][0]["function"]["name"] == "read"
 
 
@@ -192,7 +192,9 @@ def test_history_is_sent_as_servers_want_it():
         Message("assistant", "text", "thought", bad),
         *(Message("tool", "r", tool_call_id=c.id, name="read") for c in bad),
     )
-    request = ChatRequest(messages, (READ,), 99, SamplingParams(temperature=0.5, seed=3), tool_choice="none", stop=("X",))
+    request = ChatRequest(
+        messages, (READ,), 99, SamplingParams(temperature=0.5, seed=3), tool_choice="none", stop=("X",)
+    )
     _, server = ask(Reply("ok"), request=request)
     body = server.requests[0]
     sent = body["messages"]
@@ -213,7 +215,7 @@ def test_the_context_length_and_the_key_are_used():
         await model.aclose()
         return model
 
-    with ScriptedServer([Reply("ok")], context=8192) as server:
+    with ScriptedServer([Reply("ok")], context=8192, model="scripted-1b") as server:
         model = asyncio.run(run(server))
     assert (model.context_tokens, model.name, model.is_small) == (8192, "scripted-1b", True)
     assert server.headers[0]["authorization"] == "Bearer key-1"

@@ -1,0 +1,156 @@
+"""The command line: what is a prompt, what is a command, what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointcode_local import __version__
+from pointcode_local.cli import UsageError, main_parser, run, take_prompt
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder and a working folder of the test's own."""
+    (tmp_path / "ws").mkdir()
+    monkeypatch.chdir(tmp_path / "ws")
+    monkeypatch.setenv("POINTCODE_HOME", str(tmp_path / "home"))
+    for name in ("POINTCODE_MODEL", "POINTCODE_ENDPOINT", "POINTCODE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("argv", "prompt", "rest"),
+    [
+        (["-p", "x"], "x", []),
+        (["-p", "-p"], "-p", []),
+        (["-p", "--model"], "--model", []),
+        (["--model", "-p", "-p", "x"], "x", ["--model", "-p"]),
+        (["--prompt=--x", "--plain"], "--x", ["--plain"]),
+        (["-p"], "-", []),
+        (["-p", ""], "", []),
+        (["--", "-p", "x"], None, ["--", "-p", "x"]),
+        (["hello"], None, ["hello"]),
+    ],
+)
+def test_the_prompt_is_taken_whatever_it_looks_like(argv: list[str], prompt: str | None, rest: list[str]):
+    assert take_prompt(argv) == (prompt, rest)
+
+
+def test_two_prompts_are_wrong():
+    with pytest.raises(UsageError):
+        take_prompt(["-p", "x", "-p", "y"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--no-such-flag"],
+        ["-p", "x", "--no-such-flag"],
+        ["-p", "x", "extra"],
+        ["-p", "x", "-p", "y"],
+        ["-p", ""],
+        ["-p", " \n"],
+        ["-p", "x", "--max-turns", "0"],
+        ["-p", "x", "--max-turns", "many"],
+        ["-p", "x", "--permission-mode", "yolo"],
+        ["-p", "x", "--output-format", "yaml"],
+        ["-p", "x", "--backend", "gpu"],
+        ["-p", "x", "--contin"],
+        ["-p", "x", "--continue", "--resume", "y"],
+        ["-p", "x", "--cwd", "no/such/folder"],
+        ["hello"],
+        ["sessions", "show"],
+        ["sessions", "show", "nothing"],
+        ["sessions", "rm", "../x"],
+        ["sessions", "fly"],
+        ["config", "get", "modle"],
+        ["config", "set", "max_turns", "many"],
+        ["config", "set", "max_turns"],
+        ["config", "trust"],
+        ["model", "fly"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_with_a_message(argv: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(argv) == 2
+    seen = capsys.readouterr()
+    assert len(seen.err) > 10 and seen.out == ""
+
+
+def test_a_damaged_configuration_exits_2(home: Path, capsys: pytest.CaptureFixture[str]):
+    home.mkdir()
+    (home / "config.toml").write_text("model = \n")
+    assert run(["-p", "x"]) == 2
+    assert "config.toml:1:" in capsys.readouterr().err
+
+
+def test_config_shows_where_values_come_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
+):
+    assert run(["config", "set", "max_turns", "7"]) == 0
+    monkeypatch.setenv("POINTCODE_MODEL", "m")
+    assert run(["config", "--endpoint", "http://x"]) == 0
+    shown = capsys.readouterr().out
+    assert f"max_turns = 7  # user file {home}/config.toml:1" in shown
+    assert 'model = "m"  # POINTCODE_MODEL' in shown and 'endpoint = "http://x"  # flag' in shown
+    assert run(["config", "get", "max_turns"]) == 0
+    assert capsys.readouterr().out.startswith("max_turns = 7")
+
+
+def test_config_path_names_both_files_and_whether_the_project_is_trusted(
+    capsys: pytest.CaptureFixture[str], home: Path
+):
+    Path(".pointcode").mkdir()
+    Path(".pointcode/config.toml").write_text("")
+    assert run(["config", "path"]) == 0
+    assert "not trusted" in capsys.readouterr().out
+    assert run(["config", "trust"]) == 0
+    assert run(["config", "path"]) == 0
+    shown = capsys.readouterr().out
+    assert str(home / "config.toml") in shown and "(trusted)" in shown
+
+
+def test_models_are_listed(capsys: pytest.CaptureFixture[str]):
+    assert run(["model", "list"]) == 0
+    assert "qwen2.5-coder-0.5b" in capsys.readouterr().out
+    assert run(["model", "info", "qwen2.5-coder-0.5b", "--json"]) == 0
+    assert run(["model", "verify", "qwen2.5-coder-0.5b"]) == 1
+    assert "pointcode model pull" in capsys.readouterr().err
+    assert run(["model", "info", "no-such-model"]) == 1
+
+
+def test_options_may_stand_before_a_command(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert run(["--cwd", str(tmp_path), "sessions", "list"]) == 0
+    assert run(["sessions", "list", "--all", "--json"]) == 0
+
+
+def test_every_flag_of_the_design_is_known():
+    text = main_parser().format_help()
+    flags = "-p --output-format --max-turns --allowed-tools --permission-mode --continue --resume --fork --plain"
+    for flag in (flags + " --model --backend --endpoint --cwd --version").split():
+        assert flag in text
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path):
+    code = (
+        "import sys\nfrom pointcode_local.cli import run\nassert run(['--help']) == 0\n"
+        "heavy = {'torch', 'textual', 'numpy', 'httpx', 'tree_sitter', 'prompt_toolkit', 'asyncio'}\n"
+        "heavy &= set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=env, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"exit codes" in done.stdout
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"pointcode {__version__}\n"

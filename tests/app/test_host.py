@@ -1,0 +1,177 @@
+"""The host's services: sessions, undo, change of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointcode_local.compose import Setup, pick_tools, system_prompt
+from pointcode_local.config import Settings, find_places
+from pointcode_local.engine.errors import ModelError
+from pointcode_local.events import AgentEvent, Answer, PermissionAsked, TurnStarted
+from pointcode_local.frontend import HostError, Progress
+from pointcode_local.host import AppHost, SessionChoice
+from tests.app.agents import end_of, of_type
+from tests.fakes import ScriptedModel, Step, call, say
+
+
+def ignore(progress: Progress) -> None:
+    return
+
+
+class Play:
+    """A host over scripted models in a folder of its own; all of a test happens in one event loop."""
+
+    def __init__(
+        self, folder: Path, *models: ScriptedModel, settings: Settings | None = None, interactive: bool = True
+    ):
+        self.cwd = folder / "ws"
+        self.cwd.mkdir(exist_ok=True)
+        self._models = list(models)
+        self.opened: list[str] = []
+        places = find_places({"POINTCODE_HOME": str(folder / "home")})
+        self.setup = Setup(settings or Settings(permission_mode="accept-edits"), places, self.cwd)
+        self.interactive = interactive
+
+    async def open_model(self, settings: Settings, places: Any, on_progress: Any) -> ScriptedModel:
+        self.opened.append(settings.model)
+        if settings.model == "broken":
+            raise ModelError("no such model")
+        return self._models.pop(0)
+
+    def host(self, choice: SessionChoice | None = None) -> AppHost:
+        return AppHost(self.setup, choice, interactive=self.interactive, open_model=self.open_model)
+
+
+async def turn(agent: Any, prompt: str = "Go.", answer: str = "once") -> Sequence[AgentEvent]:
+    events: list[AgentEvent] = []
+    async for event in agent.run(prompt):
+        events.append(event)
+        if isinstance(event, PermissionAsked):
+            agent.send(Answer(event.call_id, answer))
+    return events
+
+
+def write(path: str, content: str) -> Step:
+    return call("write", path=path, content=content)
+
+
+def test_undo_restores_the_last_turn_and_tells_the_model(tmp_path: Path):
+    model = ScriptedModel(write("new.txt", "x"), say("made"), say("ok"))
+    play = Play(tmp_path, model)
+
+    async def run() -> None:
+        host = play.host()
+        agent = await host.open(ignore)
+        await turn(agent)
+        assert (play.cwd / "new.txt").exists()
+        assert await host.undo() == "restored new.txt"
+        assert not (play.cwd / "new.txt").exists()
+        assert await host.undo() == "nothing to undo"
+        await turn(agent, "And now?")
+        await host.close()
+        await host.close()
+
+    asyncio.run(run())
+    assert "undid your last changes" in model.requests[-1].messages[-1].content
+
+
+def test_an_always_answer_holds_in_the_next_session_of_the_folder(tmp_path: Path):
+    shell = call("shell", command="touch made")
+    play = Play(tmp_path, ScriptedModel(shell, say("ok")), ScriptedModel(shell, say("ok")))
+
+    async def run(answer: str) -> Sequence[AgentEvent]:
+        host = play.host()
+        events = await turn(await host.open(ignore), answer=answer)
+        await host.close()
+        return events
+
+    first = asyncio.run(run("always"))
+    (asked,) = of_type(first, PermissionAsked)
+    assert asked.rule in (play.setup.places.state / "always.toml").read_text()
+    second = asyncio.run(run("deny"))
+    assert of_type(second, PermissionAsked) == [] and end_of(second).outcome == "done"
+
+
+def test_sessions_are_opened_listed_and_changed(tmp_path: Path):
+    play = Play(tmp_path, ScriptedModel(say("one"), say("two"), say("three")))
+
+    async def run() -> None:
+        host = play.host()
+        await turn(await host.open(ignore), "First.")
+        first = host.info.session_id
+        agent = await host.new_session()
+        assert host.info.session_id != first and host.history() == []
+        await turn(agent, "Second.")
+        assert {info.title for info in host.sessions()} == {"First.", "Second."}
+        agent = await host.resume(first)
+        assert [e.prompt for e in of_type(host.history(), TurnStarted)] == ["First."]
+        await turn(agent, "Third.")
+        with pytest.raises(HostError):
+            await host.resume("nothing")
+        assert host.info.session_id == first
+        await host.close()
+
+    asyncio.run(run())
+
+
+def test_a_conversation_goes_on_with_another_model(tmp_path: Path):
+    other = ScriptedModel(say("two"))
+    play = Play(tmp_path, ScriptedModel(say("one")), other)
+
+    async def run() -> None:
+        host = play.host()
+        await turn(await host.open(ignore), "First.")
+        with pytest.raises(HostError, match="no such model"):
+            await host.use_model("broken", ignore)
+        await turn(await host.use_model("other", ignore), "Second.")
+        await host.close()
+
+    asyncio.run(run())
+    assert play.opened == ["", "broken", "other"]
+    assert [m.role for m in other.requests[0].messages] == ["system", "user", "assistant", "user"]
+
+
+def test_front_ends_get_a_host_error_and_scripts_the_cause(tmp_path: Path):
+    settings = Settings(model="broken")
+    with pytest.raises(HostError):
+        asyncio.run(Play(tmp_path, settings=settings).host().open(ignore))
+    with pytest.raises(ModelError):
+        asyncio.run(Play(tmp_path, settings=settings, interactive=False).host().open(ignore))
+    with pytest.raises(HostError, match="no session"):
+        asyncio.run(Play(tmp_path).host(SessionChoice(resume="nothing")).open(ignore))
+
+
+def test_a_small_model_gets_the_short_prompt_and_fewer_tools(tmp_path: Path):
+    small = ScriptedModel(say("ok"), is_small=True)
+    large = ScriptedModel(say("ok"))
+    for model in (small, large):
+        play = Play(tmp_path, model)
+
+        async def run(play: Play = play) -> None:
+            host = play.host()
+            await turn(await host.open(ignore))
+            await host.close()
+
+        asyncio.run(run())
+    assert small.requests[0].messages[0].content == system_prompt(small=True)
+    assert len(small.requests[0].tools) < len(large.requests[0].tools)
+
+
+def test_the_system_prompts_are_short():
+    assert len(system_prompt(small=False)) < 1500 * 4
+    assert len(system_prompt(small=True)) < 300 * 4
+
+
+def test_tools_keep_their_order_when_some_are_withheld():
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    tools = [Named(n) for n in ("read", "write", "shell")]
+    offered, withheld = pick_tools(tools, ("shell", "read"))
+    assert list(offered) == ["read", "shell"] and list(withheld) == ["write"]
