@@ -210,10 +210,17 @@ class _KnownReply:
 
 
 def _key(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[object, ...]:
-    """What decides a rendering: all but the ids of tool calls, which clients may rename."""
+    """What tells conversations apart: not the ids of tool calls, nor white space around texts, which clients change."""
     names = tuple((t.name, t.description, json.dumps(t.parameters, sort_keys=True)) for t in tools)
     turns = tuple(
-        (m.role, m.content, m.reasoning, m.name, m.is_error, tuple((c.name, c.arguments) for c in m.tool_calls))
+        (
+            m.role,
+            m.content.strip() if m.role == "assistant" else m.content,
+            m.reasoning.strip(),
+            m.name,
+            m.is_error,
+            tuple((c.name, c.arguments) for c in m.tool_calls),
+        )
         for m in messages
     )
     return names, turns

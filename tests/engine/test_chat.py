@@ -132,6 +132,15 @@ def test_what_the_model_wrote_keeps_its_exact_ids(family: Family, templates: dic
     assert again[: len(prompt)] != prompt or family == "llama", "other tools are another conversation"
 
 
+def test_a_client_may_trim_a_reply_and_rename_its_calls(templates: dict[Family, ChatTemplate]) -> None:
+    conversation = ConversationIds(templates["qwen2"])
+    prompt = conversation.prompt(TALK[:2])
+    call = ToolCall("x1", "read", "{}")
+    conversation.remember(TALK[:2], (), Message("assistant", "Hi\n", tool_calls=(call,)), prompt, [270, 271])
+    back = Message("assistant", "Hi", tool_calls=(ToolCall("call_9", "read", "{}"),))
+    assert conversation.prompt([*TALK[:2], back, RESULT])[: len(prompt) + 2] == [*prompt, 270, 271]
+
+
 def test_a_template_that_rewrites_history_is_rendered_anew(templates: dict[Family, ChatTemplate]) -> None:
     source = (
         "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
