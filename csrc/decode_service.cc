@@ -203,7 +203,8 @@ void DecodeService::wake_masks() {
 }
 
 void DecodeService::records_taken() {
-  if (waits_for_space_.load(std::memory_order_acquire)) signal();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (waits_for_space_.exchange(false, std::memory_order_relaxed)) signal();
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -234,9 +235,7 @@ void DecodeService::wait_for_signal(uint64_t seen) {
 
 bool DecodeService::step_once() {
   // One record per row for this step and one per row in case the backend fails.
-  waits_for_space_.store(true, std::memory_order_release);
-  if (ring_.free_places() < 2 * kMaxRows) return false;
-  waits_for_space_.store(false, std::memory_order_relaxed);
+  if (!ring_has_space()) return false;
   const bool ended_some = select_rows() > 0;
   if (n_selected_ == 0) return ended_some;
   const auto start = std::chrono::steady_clock::now();
@@ -253,6 +252,17 @@ bool DecodeService::step_once() {
   steps_.fetch_add(1, std::memory_order_relaxed);
   for (int i = 0; i < n_selected_; ++i) take_result(slots_[selected_[i]], results_[i]);
   eventfd_write(event_fd_, 1);
+  return true;
+}
+
+bool DecodeService::ring_has_space() {
+  if (ring_.free_places() >= 2 * kMaxRows) return true;
+  waits_for_space_.store(true, std::memory_order_relaxed);
+  // Pairs with the fence in records_taken(): either we see the freed places or the reader sees that
+  // we wait.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (ring_.free_places() < 2 * kMaxRows) return false;
+  waits_for_space_.store(false, std::memory_order_relaxed);
   return true;
 }
 
@@ -344,8 +354,10 @@ void DecodeService::ask_for_mask(Row& row) {
       queries_.size() >= kMaxQueries;  // the mask thread is behind: try again at the next step
   row.mask_need = full ? MaskNeed::kToAsk : MaskNeed::kAsked;
   if (full) return;
-  MaskQuery query{row.request.load(std::memory_order_relaxed), row.n_generated,
-                  std::min(row.n_generated, kMaxRecent), {}};
+  MaskQuery query{row.request.load(std::memory_order_relaxed),
+                  row.n_generated,
+                  std::min(row.n_generated, kMaxRecent),
+                  {}};
   std::copy(row.history.end() - query.n_recent, row.history.end(), query.recent);
   queries_.push_back(query);
   masks_cv_.notify_one();

@@ -139,6 +139,7 @@ class DecodeService {
   void wait_while_parked();
   void wait_for_signal(uint64_t seen);
   bool step_once();  // false: nothing could run
+  bool ring_has_space();
   int select_rows();
   bool can_take_part(Row& row);
   bool answer_arrived(Row& row);

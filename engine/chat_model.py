@@ -177,7 +177,7 @@ class LocalChatModel:
         forced = tool_call_grammar(
             allowed, form, tokenizer, forced=True, parallel=request.parallel_tool_calls and choice == "required"
         )
-        return replace(forced, trigger=trigger)
+        return replace(forced, trigger=trigger, repeats=False)
 
 
 def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel:
@@ -284,8 +284,8 @@ def answer_grammar(schema: Mapping[str, object], form: ChatFormat, tokenizer: To
     ids = [tokenizer.markers.get(text) for text in ("<|START_TEXT|>", "<|END_TEXT|>")]
     begin, end = ids
     if Mark.ANSWER not in form.marks.values() or begin is None or end is None:
-        return Grammar("json_schema", source, trigger)
-    return Grammar("lark", f"start: <[{begin}]> value <[{end}]>\nvalue: %json {source}\n", trigger)
+        return Grammar("json_schema", source, trigger, repeats=False)
+    return Grammar("lark", f"start: <[{begin}]> value <[{end}]>\nvalue: %json {source}\n", trigger, repeats=False)
 
 
 def recommended_sampling(files: ModelFiles) -> SamplingParams:

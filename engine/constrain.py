@@ -70,7 +70,7 @@ class GrammarFactory:
             raise RequestError(f"the grammar is not valid: {problem}")
         trigger = grammar.trigger.encode()
         watch = self._watch(trigger) if trigger else None
-        return GrammarState(trigger, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+        return GrammarState(grammar, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
 
     def _watch(self, trigger: bytes) -> np.ndarray:
         """The ids whose bytes hold the trigger's last one, (ceil(vocab / 32),) uint32."""
@@ -98,18 +98,19 @@ class GrammarState:
 
     def __init__(
         self,
-        trigger: bytes,
+        grammar: Grammar,
         watch: np.ndarray | None,
         make_matcher: Callable[[], LLMatcher],
         tokens: Sequence[bytes],
         stop_ids: Iterable[int],
     ) -> None:
-        self._trigger = trigger
+        self._trigger = grammar.trigger.encode()
+        self._repeats = bool(grammar.trigger) and grammar.repeats
         self._watch = watch
         self._make_matcher = make_matcher
         self._tokens = tokens
         self._stop_ids = sorted(stop_ids)
-        self._matcher: LLMatcher | None = None if trigger else make_matcher()
+        self._matcher: LLMatcher | None = None if grammar.trigger else make_matcher()
         self._n_words = (len(tokens) + 31) // 32
 
     def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -132,7 +133,7 @@ class GrammarState:
     def _mask(self) -> np.ndarray | None:
         assert self._matcher is not None
         if self._matcher.is_stopped():
-            return self._let_go("") if self._trigger else self._only_stops()
+            return self._let_go("") if self._repeats else self._only_stops()
         mask = np.zeros(self._n_words, np.uint32)  # (ceil(vocab / 32),)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():

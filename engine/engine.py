@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,8 @@ class Engine:
             self._service, parts.kv, self._prefix, parts.prefill, parts.make_backend, parts.limits
         )
         self._numbers = itertools.count(1)
-        self._closed = False
+        # Also when the engine is dropped or the process ends: a thread must not wake up in a dying interpreter.
+        self._stop = weakref.finalize(self, _stop_threads, self._control, self._service, self._masks)
 
     @classmethod
     def open(cls, model: str | Path, options: EngineOptions = DEFAULT_OPTIONS) -> Engine:
@@ -121,12 +123,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends all requests, saves the prefix cache, frees threads and memory. Idempotent."""
-        if self._closed:
+        if self._stop() is None:
             return
-        self._closed = True
-        self._control.close()
-        self._service.close()
-        self._masks.close()
         self._prefix.save()
         if self._parts.store is not None:
             self._parts.store.close()
@@ -161,3 +159,10 @@ class Engine:
         state = self._parts.grammars.compile(request.grammar, request.stop_ids)
         self._masks.add(number, state)
         return state
+
+
+def _stop_threads(control: ControlPlane, service: _native.DecodeService, masks: MaskWorker) -> bool:
+    control.close()
+    service.close()
+    masks.close()
+    return True

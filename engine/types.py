@@ -40,12 +40,14 @@ class Grammar:
     """A constraint on the output: a JSON schema or a Lark grammar (llguidance syntax).
 
     It holds from the first token, or, with `trigger`, from the moment the output contains that text (the trigger itself
-    is matched literally and the grammar covers what follows it).
+    is matched literally and the grammar covers what follows it). When it is complete, only a stop id may follow; with a
+    trigger and `repeats`, the output is free again until the next trigger.
     """
 
     kind: Literal["json_schema", "lark"]
     source: str
     trigger: str = ""
+    repeats: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,177 @@
+"""Grammars: masks by hand, and the whole engine under constraint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pointcode_local.engine.assembly import assemble
+from pointcode_local.engine.constrain import GrammarFactory
+from pointcode_local.engine.engine import Engine
+from pointcode_local.engine.errors import RequestError
+from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.parts import EngineOptions
+from pointcode_local.engine.types import Grammar, Request, SamplingParams, StreamFinished, TokensDecoded
+
+from .tiny_models import make_tiny
+
+TOKENS = [bytes([i]) for i in range(256)] + [b"<tool>", b"</tool>", b"<eos>", b'>{"', b"", b"true"]
+EOS = 258
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def factory() -> GrammarFactory:
+    return GrammarFactory(TOKENS, [EOS], [EOS], lambda text: list(text.encode()))
+
+
+def allowed(mask: np.ndarray | None) -> set[bytes]:
+    assert mask is not None
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(TOKENS)]
+    return {TOKENS[i] for i in np.nonzero(bits)[0]}
+
+
+def test_a_schema_holds_from_the_first_token_and_then_only_stop_ids_are_left(factory: GrammarFactory) -> None:
+    state = factory.compile(Grammar("json_schema", SCHEMA), [EOS])
+    mask, watch = state.start()
+    assert watch is None
+    assert allowed(mask) == {b"{"}
+    for char in b'{"a": 12}':
+        mask = state.advance([char])
+    assert allowed(mask) == {b"<eos>"}
+
+
+def test_nothing_is_held_before_the_trigger_and_after_the_block(factory: GrammarFactory) -> None:
+    state = factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS])
+    mask, watch = state.start()
+    assert mask is None
+    assert allowed(watch) == {b">", b"<tool>", b"</tool>", b"<eos>", b'>{"'}
+    assert state.advance(list(b"a > b")) is None
+    assert b"{" in allowed(state.advance([104, 256]))
+    for char in b'\n{"a": 1, "b": ':
+        mask = state.advance([char])
+    assert b"true" in allowed(mask)
+    assert state.advance([261]) is not None
+    assert state.advance([ord("}")]) is None
+    assert b"{" in allowed(state.advance([ord("}"), 256]))  # a second call
+
+
+def test_a_trigger_spelled_over_several_tokens_covers_what_follows_it_in_the_last(factory: GrammarFactory) -> None:
+    state = factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS])
+    state.start()
+    assert allowed(state.advance([*b"x<tool", 259])) == {b"a"}
+
+
+def test_white_space_under_a_schema_is_bounded(factory: GrammarFactory) -> None:
+    state = factory.compile(Grammar("json_schema", SCHEMA), [EOS])
+    state.start()
+    mask = state.advance([ord("{")])
+    n = 0
+    while b" " in allowed(mask) or b"\n" in allowed(mask):
+        mask = state.advance([ord("\n") if b"\n" in allowed(mask) else ord(" ")])
+        n += 1
+        assert n < 20
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (Grammar("lark", "start: nonsense"), "unknown name"),
+        (Grammar("json_schema", "{"), "not JSON"),
+        (Grammar("json_schema", "[]"), "must be an object"),
+    ],
+)
+def test_a_grammar_that_is_not_valid_is_refused(factory: GrammarFactory, grammar: Grammar, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        factory.compile(grammar, [EOS])
+
+
+# ------------------------------------------------------------------------------------------------ whole engine
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return open_model(make_tiny("qwen2", tmp_path_factory.mktemp("tiny") / "qwen2"))
+
+
+async def text_of(engine: Engine, files: ModelFiles, request: Request) -> tuple[str, StreamFinished]:
+    ids: list[int] = []
+    async with aclosing(engine.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, TokensDecoded):
+                ids += event.ids
+            elif isinstance(event, StreamFinished):
+                return files.tokenizer.decode(ids), event
+    raise AssertionError("no end")
+
+
+def test_a_random_model_writes_valid_json_while_free_rows_decode_as_alone(files: ModelFiles, tmp_path: Path) -> None:
+    grammar = Grammar("json_schema", SCHEMA)
+    sampling = SamplingParams(temperature=1.0, seed=3)
+    held = Request((30, 31), 200, sampling, files.stop_ids, grammar)
+    free = Request((40, 41, 42), 150)
+
+    async def main(engine: Engine) -> None:
+        alone = await text_of(engine, files, free)
+        results = await asyncio.gather(
+            text_of(engine, files, held), text_of(engine, files, free), text_of(engine, files, held)
+        )
+        assert results[1][0] == alone[0]
+        for text, end in (results[0], results[2]):
+            assert end.reason == "stop"
+            assert isinstance(json.loads(text)["a"], int)
+
+    engine = Engine(assemble(files, "tiny", EngineOptions(n_threads=1, kv_bytes=12 << 20)))
+    asyncio.run(main(engine))
+    engine.close()
+    engine.check()
+
+
+def test_a_call_is_held_to_its_schema_once_the_trigger_was_written(files: ModelFiles) -> None:
+    opener, closer = files.tokenizer.markers["<tool_call>"], files.tokenizer.markers["</tool_call>"]
+    schema = json.dumps(
+        {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": False}
+    )
+    source = f'start: value <[{closer}]>\nvalue: %json {{"x-guidance": {{"whitespace_flexible": false}}, {schema[1:]}'
+    bias = {opener: 50.0}  # outside the grammar the model always opens a call
+    request = Request(
+        (30, 31), 40, SamplingParams(logit_bias=bias), files.stop_ids, Grammar("lark", source, "<tool_call>")
+    )
+
+    async def main(engine: Engine) -> None:
+        text, end = await text_of(engine, files, request)
+        calls = [part.removesuffix("</tool_call>") for part in text.split("<tool_call>")[1:]]
+        assert len(calls) >= 2
+        assert all(json.loads(call)["a"] in (1, 22) for call in calls[:-1])
+        assert end.reason == "length"
+
+    engine = Engine(assemble(files, "tiny", EngineOptions(n_threads=1, kv_bytes=12 << 20)))
+    asyncio.run(main(engine))
+    engine.close()
+
+
+def test_cancelling_a_held_row_frees_it(files: ModelFiles) -> None:
+    request = Request((30, 31), 3000, SamplingParams(temperature=1.0), grammar=Grammar("lark", "start: /[a-z]+/"))
+
+    async def main(engine: Engine) -> None:
+        async with aclosing(engine.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, TokensDecoded):
+                    break
+        while engine.stats().n_rows:  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(0)
+
+    engine = Engine(assemble(files, "tiny", EngineOptions(n_threads=1, kv_bytes=12 << 20)))
+    asyncio.run(main(engine))
+    engine.close()
+    engine.check()
