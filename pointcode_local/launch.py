@@ -70,16 +70,17 @@ def _show_progress(progress: Progress) -> None:
 
 def run_interactive(options: argparse.Namespace) -> int:
     """`pointcode`: the full-screen interface, or the line mode with --plain."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not options.plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError('no terminal: give the prompt with -p ("-p -" reads it from stdin)')
     setup = prepare(options, os.environ)
     setup.places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     logging.basicConfig(filename=setup.places.state / "pointcode.log", level=logging.WARNING)
     host = AppHost(setup, _choice(options), interactive=True)
+    history_path = setup.places.state / "prompts.jsonl"
     if options.plain or os.environ.get("TERM") == "dumb":
         from pointcode_local.plain import run_plain
 
-        return run_plain(host, prompt=options.prompt or "")
+        return run_plain(host, prompt=options.prompt or "", history_path=history_path)
     from pointcode_local.tui import run_tui
 
-    return run_tui(host, prompt=options.prompt or "")
+    return run_tui(host, prompt=options.prompt or "", history_path=history_path)

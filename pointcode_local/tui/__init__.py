@@ -30,5 +30,8 @@ async def _run(host: Host, prompt: str, theme: str, history_path: Path | None) -
     try:
         result = await app.run_async()
     finally:
+        session_id = host.info.session_id
         await host.close()
+    if session_id and app.story.records:
+        print(f"The session is kept. Go on with: pointcode --resume {session_id}")
     return result if result is not None else (app.return_code or 0)

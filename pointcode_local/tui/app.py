@@ -118,6 +118,7 @@ class PointcodeApp(App[int]):
         """Show the screen at once; the model opens behind it."""
         self._composer.focus()
         self._welcome.show(self._host.info)
+        await self._transcript.show(self.story.records)
         self._refresh_now()
         self.run_worker(self._paint(), exclusive=False, name="painter")
         self.run_worker(self._open(), name="open")

@@ -88,9 +88,18 @@ class Composer(TextArea):
 
     # ------------------------------------------------------------------ text
     def set_text(self, text: str) -> None:
-        """Replace everything, cursor at the end."""
-        self.load_text(text)
+        """Replace everything, cursor at the end; a large text becomes a chip."""
+        self.load_text(self._typed(text))
         self.move_cursor(self.document.end)
+
+    def _typed(self, text: str) -> str:
+        """What stands in the field for `text`: itself, inert, or a chip when it is too large to edit here."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        n_lines = text.count("\n") + 1
+        if len(text) <= LARGE_PASTE_CHARS and n_lines <= LARGE_PASTE_LINES:
+            return plain(text).expandtabs(4)
+        self._pastes.append(text)
+        return f"[pasted text #{len(self._pastes)}, {n_lines:,} lines]"
 
     def _expanded(self) -> str:
         """The text with the large pastes put back."""
@@ -116,13 +125,7 @@ class Composer(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        if len(text) > LARGE_PASTE_CHARS or text.count("\n") > LARGE_PASTE_LINES:
-            self._pastes.append(text)
-            n_lines = text.count("\n") + 1
-            self.insert(f"[pasted text #{len(self._pastes)}, {n_lines:,} lines]")
-        else:
-            self.insert(plain(text).expandtabs(4))
+        self.insert(self._typed(event.text))
 
     # ------------------------------------------------------------------ keys
     async def _on_key(self, event: events.Key) -> None:
@@ -253,4 +256,4 @@ class Composer(TextArea):
         """The app's answer to `PathsWanted`; dropped when the person typed on."""
         row, column = self.cursor_location
         if mention_at(self.document.get_line(row)[:column]) == query:
-            self._choices.offer([Choice(path, plain(path)) for path in paths if path != query])
+            self._choices.offer([Choice(path, plain(path)) for path in paths if path != query and path.isprintable()])

@@ -85,8 +85,8 @@ class AskPanel(Vertical, can_focus=True):
         self._list.update(Content("\n").join(lines))
 
     def on_key(self, event: events.Key) -> None:
-        """Choose; Escape and the app's own keys go up."""
-        if event.key in ("escape", "ctrl+c", "ctrl+d", "pageup", "pagedown"):
+        """Choose; Escape and the app's own keys go up. (Textual calls this handler of every base class: see hooks.)"""
+        if self.leaves_alone(event):
             return
         event.stop()
         event.prevent_default()
@@ -94,15 +94,24 @@ class AskPanel(Vertical, can_focus=True):
             self._early(event)
             return
         match event.key:
-            case "up" | "down":
+            case "up" | "down" if self._options:
                 self._at = (self._at + (1 if event.key == "down" else -1)) % len(self._options)
                 self._draw()
-            case "enter":
+            case "enter" if self._options:
                 self._choose(self._options[self._at][0])
             case _:
-                for answer, key, _ in self._options:
-                    if event.character == key:
-                        self._choose(answer)
+                self.other_key(event)
+
+    def leaves_alone(self, event: events.Key) -> bool:
+        """Whether this key is for somebody else."""
+        return event.key in ("escape", "ctrl+c", "ctrl+d", "pageup", "pagedown")
+
+    def other_key(self, event: events.Key) -> None:
+        """An option by its letter."""
+        for answer, key, _ in self._options:
+            if event.character == key:
+                self._choose(answer)
+                return
 
     def _early(self, event: events.Key) -> None:
         if self._quiet_since is not None:
@@ -129,9 +138,8 @@ class PermissionPanel(AskPanel):
     def compose(self) -> ComposeResult:
         """Title, call, reason, options."""
         ask = self._ask
-        yield Static(
-            Content.assemble(("Allow  ", "bold $accent"), (one_line(ask.title or ask.name), "bold")), markup=False
-        )
+        title = ask.name if "command" in ask.arguments else ask.title or ask.name  # the command itself stands below
+        yield Static(Content.assemble(("Allow  ", "bold $accent"), (one_line(title), "bold")), markup=False)
         with VerticalScroll(classes="call", can_focus=False):
             if ask.diffs:
                 for diff in ask.diffs:
@@ -192,10 +200,17 @@ class QuestionPanel(AskPanel):
         self._input.display = True
         self._input.focus()
 
-    def on_key(self, event: events.Key) -> None:
+    def leaves_alone(self, event: events.Key) -> bool:
         """Keys of the input are its own."""
-        if not self._input.has_focus:
-            super().on_key(event)
+        return self._input.has_focus or super().leaves_alone(event)
+
+    def other_key(self, event: events.Key) -> None:
+        """Without options every key is meant for the input."""
+        if not self._options and event.is_printable and event.character:
+            self._input.insert_text_at_cursor(event.character)
+            self._input.focus()
+        else:
+            super().other_key(event)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """A written answer."""

@@ -10,11 +10,12 @@ from textual.widgets import Static
 
 from pointcode_local.events import PrefillChanged, UsageChanged
 from pointcode_local.frontend import HostInfo, Progress
-from pointcode_local.render import clip, one_line, short_bytes, short_count, short_seconds
+from pointcode_local.render import one_line, short_bytes, short_count, short_seconds
 from pointcode_local.tui.story import Story
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_CELLS = 16
+MIN_TIMED_TOKENS = 8  # the speed of a shorter reply is noise
 
 
 def bar(part: float, cells: int = _BAR_CELLS) -> str:
@@ -76,7 +77,8 @@ class ActivityLine(Static):
     def _draw(self) -> None:
         if self._since is None:
             return
-        elapsed = short_seconds(float(int(self._clock() - self._since))) if self._clock() - self._since >= 1 else ""
+        seconds = int(self._clock() - self._since)
+        elapsed = f"{seconds} s" if 1 <= seconds < 120 else short_seconds(seconds) if seconds else ""
         self.update(
             Content.assemble(
                 (_SPINNER[self._tick % len(_SPINNER)] + " ", "$accent"),
@@ -179,8 +181,9 @@ def _context_style(part: float) -> str:
 
 def _usage_parts(usage: UsageChanged) -> list[tuple[str, str]]:
     cached = 100 * usage.cached_tokens // max(1, usage.prompt_tokens)
+    speed = f"{usage.tokens_per_second:.0f} tok/s"
     return [
-        (f"{usage.tokens_per_second:.0f} tok/s", "$foreground 60%"),
+        *([(speed, "$foreground 60%")] if usage.completion_tokens >= MIN_TIMED_TOKENS else []),
         (f"first token {short_seconds(usage.time_to_first_token_s)}", "$foreground 60%"),
         (f"cache {cached}%", "$foreground 60%"),
     ]
@@ -213,7 +216,7 @@ class StatusLine(Static):
             if gap >= 2:
                 self.update(Content.assemble(left, " " * gap, right))
                 return
-        self.update(Content(clip((info.mode if story.mode == "" else story.mode), width)))
+        self.update(Content(one_line(story.mode or info.mode, width)))
 
 
 def _joined(parts: list[tuple[str, str]]) -> Content:

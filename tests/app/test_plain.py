@@ -1,0 +1,239 @@
+"""The line mode: what it prints, what it asks, what it does with piped input."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointcode_local.events import (
+    Answer,
+    ErrorRaised,
+    PermissionAsked,
+    PrefillChanged,
+    QuestionAsked,
+    SetMode,
+    TextDelta,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+)
+from pointcode_local.lineprint import LinePrinter, Look
+from pointcode_local.plain import PlainFrontEnd, run_plain
+from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
+from tests.app.tui_scripts import DIFF, PERMISSION, answer, full_turn
+
+PLAIN = Look(color=False, redraw=False)
+COLOR = Look(color=True, redraw=True)
+
+
+class TypedLines:
+    """A person at a terminal: lines typed in advance, then the end of input."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.prompts: list[str] = []
+
+    async def prompt(self, message: str) -> str | None:
+        self.prompts.append(message)
+        return self.lines.pop(0) if self.lines else None
+
+    async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
+        while (text := await self.prompt(message)) is not None:
+            if accepts(text):
+                return text
+        return None
+
+
+async def talk(host: ScriptedHost, lines: list[str], look: Look = PLAIN, prompt: str = "") -> tuple[str, TypedLines]:
+    """Run the front end over typed lines; returns what it printed."""
+    out = io.StringIO()
+    typed = TypedLines(lines)
+    assert await PlainFrontEnd(host, typed, LinePrinter(out, look)).run(prompt) == 0
+    return out.getvalue(), typed
+
+
+def printed(look: Look, *events: Any) -> str:
+    out = io.StringIO()
+    printer = LinePrinter(out, look)
+    for event in events:
+        printer.show(event)
+    return out.getvalue()
+
+
+async def test_a_whole_turn_prints_as_readable_lines_without_escape_codes() -> None:
+    text, _ = await talk(ScriptedHost(ScriptedAgent([full_turn()])), ["add a flag"])
+    assert "\x1b" not in text and "\r" not in text
+    expected = [
+        "(thinking)",
+        "I'll add the flag in `src/cli.py`. Two places read the arguments:",
+        "* read src/cli.py",
+        "  ok: 40 lines",
+        "* edit src/cli.py",
+        "  ok: +3 −3",
+        "      5 -     city = argv[1]",
+        "      5 +     args = parser().parse_args(argv[1:])",
+        "  [>] Add the flag",
+        "* shell pytest -q",
+        "  | ....F",
+        "  failed: exit code 1",
+        "(9.2k of 32.8k tokens in context, 128 tok/s, first token 0.31 s, 43% of the prompt from cache)",
+    ]
+    lines = text.splitlines()
+    positions = [lines.index(line) for line in expected]
+    assert positions == sorted(positions)
+
+
+def test_colours_only_wrap_the_same_text() -> None:
+    events = [event for event in full_turn() if not isinstance(event, PrefillChanged)]
+    colored = printed(COLOR, *events)
+    assert "\x1b[32m" in colored and "\x1b[31;7m" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == printed(PLAIN, *events)
+
+
+@pytest.mark.parametrize(
+    ("term", "no_color", "expected"), [("dumb", "", (False, False)), ("xterm", "1", (False, True))]
+)
+def test_dumb_terminals_and_no_color_are_respected(
+    term: str, no_color: str, expected: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    look = Look.of(Terminal())
+    assert (look.color, look.redraw) == expected
+
+
+def test_text_of_others_cannot_write_escape_sequences() -> None:
+    nasty = "\x1b]52;c;AAAA\x07\x1b[2J\u202e[/dim]\r"
+    text = printed(
+        COLOR,
+        TextDelta(nasty),
+        ToolStarted("1", "shell", {"command": nasty}, nasty),
+        ToolProgress("1", nasty),
+        ToolFinished("1", "shell", {}, nasty * 3 + "\n" + nasty, True),
+        ErrorRaised(nasty),
+    )
+    rest = re.sub(r"\x1b\[[0-9;]*m|\r\x1b\[K", "", text)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", rest)
+    assert "[/dim]" in rest
+
+
+def test_streamed_text_is_printed_once_and_as_it_comes() -> None:
+    out = io.StringIO()
+    printer = LinePrinter(out, PLAIN)
+    seen: list[str] = []
+    for event in answer("Hello, world.", cut=5):
+        printer.show(event)  # type: ignore[arg-type]
+        seen.append(out.getvalue())
+    assert seen == ["Hello", "Hello, wor", "Hello, world.", "Hello, world.\n"]
+
+
+@pytest.mark.parametrize(("typed", "expected"), [("y", "once"), ("always", "always"), ("no", "deny")])
+async def test_a_permission_is_asked_with_its_rule_and_answered_by_a_letter(typed: str, expected: str) -> None:
+    agent = ScriptedAgent([[PERMISSION]])
+    text, lines = await talk(ScriptedHost(agent), ["go", "what?", typed])
+    assert agent.sent == [Answer("ask1", expected)]
+    assert "always allow shell(git push *)" in text
+    assert "command: python -m pytest -q tests && git push --force" in text
+    assert lines.prompts == ["ask> ", "allow? ", "allow? ", "ask> "]
+
+
+async def test_an_edit_shows_its_diff_before_it_is_allowed() -> None:
+    agent = ScriptedAgent([[PermissionAsked("e", "edit", {}, "edit src/cli.py", "", "", (DIFF,))]])
+    text, _ = await talk(ScriptedHost(agent), ["go", "a", "n"])
+    assert agent.sent == [Answer("e", "deny")]
+    assert "     10 + def forecast(city, verbose=False):" in text
+
+
+async def test_a_question_takes_a_number_or_words() -> None:
+    agent = ScriptedAgent([[QuestionAsked("q", "Unit?", ("Celsius", "Fahrenheit")), QuestionAsked("r", "Name?", ())]])
+    await talk(ScriptedHost(agent), ["go", "2", "wttr"])
+    assert agent.sent == [Answer("q", "Fahrenheit"), Answer("r", "wttr")]
+
+
+async def test_the_end_of_input_at_a_permission_denies() -> None:
+    agent = ScriptedAgent([[PERMISSION]])
+    await talk(ScriptedHost(agent), ["go"])
+    assert agent.sent == [Answer("ask1", "deny")]
+
+
+async def test_commands_do_what_they_say() -> None:
+    agent = ScriptedAgent()
+    text, lines = await talk(
+        ScriptedHost(agent), ["/help", "/mode plan", "/undo", "/model", "/resume nope", "/mode x", "/quit", "x"]
+    )
+    assert agent.sent == [SetMode("plan")]
+    for part in (
+        "/resume [id]",
+        "Restored src/app.py.",
+        "smollm2-135m",
+        "There is no session nope.",
+        "auto: never asks",
+    ):
+        assert part in text
+    assert lines.prompts[2] == "plan> "
+    assert lines.lines == ["x"]
+
+
+async def test_a_command_of_the_person_is_told_to_the_model(tmp_path: Path) -> None:
+    agent = ScriptedAgent()
+    text, _ = await talk(ScriptedHost(agent, cwd=tmp_path), ["!echo one; exit 4"])
+    assert "  | one\n  failed: exit code 4\n" in text
+    assert len(agent.notes) == 1 and "echo one" in agent.notes[0]
+
+
+async def test_ctrl_c_stops_the_turn_and_the_session_goes_on() -> None:
+    class Interrupting(ScriptedAgent):
+        async def _woken(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            await super()._woken()
+
+    agent = Interrupting([[*answer("Half"), WAIT], answer("Second answer")])
+    text, _ = await talk(ScriptedHost(agent), ["one", "two"])
+    assert "Half\n(stopped)\n" in text and "Second answer" in text
+
+
+async def test_a_turn_that_fails_inside_is_said_and_the_session_goes_on() -> None:
+    class Broken(ScriptedAgent):
+        async def _turn(self, prompt: str) -> Any:
+            if prompt == "one":
+                raise RuntimeError("boom")
+            async for event in super()._turn(prompt):
+                yield event
+
+    text, _ = await talk(ScriptedHost(Broken([answer("fine")])), ["one", "two"])
+    assert "error: RuntimeError: boom" in text and "fine" in text
+
+
+def test_piped_lines_are_messages_and_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = ScriptedAgent([[PERMISSION], [PERMISSION], answer("third")])
+    host = ScriptedHost(agent)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\ny\n\nsecond\nthird message\n"))
+    assert run_plain(host) == 0
+    assert agent.sent == [Answer("ask1", "once"), Answer("ask1", "deny")]
+    assert "third" in capsys.readouterr().out
+    assert host.closed == 1
+
+
+def test_a_model_that_cannot_be_opened_ends_with_code_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    host = ScriptedHost(ScriptedAgent(), open_error="No model is on this machine.")
+    assert run_plain(host) == 1
+    assert "error: No model is on this machine." in capsys.readouterr().out
+    assert host.closed == 1

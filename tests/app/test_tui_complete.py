@@ -1,0 +1,84 @@
+"""Slash commands, mentions, fuzzy paths and prompt history."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pointcode_local.complete import (
+    COMMANDS,
+    PromptHistory,
+    commands_help,
+    fuzzy_paths,
+    list_files,
+    matching_commands,
+    mention_at,
+    parse_slash,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("/help", ("help", "")),
+        ("  /mode plan ", ("mode", "plan")),
+        ("/resume\nabc", ("resume", "abc")),
+        ("/etc/hosts", None),
+        ("/unknown", None),
+        ("help", None),
+        ("/helpme", None),
+    ],
+)
+def test_only_known_commands_are_commands(text: str, parsed: tuple[str, str] | None) -> None:
+    assert parse_slash(text) == parsed
+
+
+def test_every_command_is_in_the_help() -> None:
+    text = commands_help(COMMANDS)
+    assert all(f"/{command.name}" in text for command in COMMANDS)
+    assert [command.name for command in matching_commands("re")] == ["resume"]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [("@", ""), ("see @src/a", "src/a"), ("mail@host", None), ("@a b", None), ("(@x", "x"), ("", None)],
+)
+def test_a_mention_begins_at_a_word(text: str, query: str | None) -> None:
+    assert mention_at(text) == query
+
+
+def test_file_names_come_before_paths_and_loose_matches() -> None:
+    paths = ["docs/settings-guide.md", "src/settings.py", "src/app/test_settings.py", "s/e/t/x", "other.txt"]
+    assert fuzzy_paths("sett", paths) == ["src/settings.py", "docs/settings-guide.md", "src/app/test_settings.py"]
+    assert fuzzy_paths("setx", paths) == ["s/e/t/x"]
+    assert fuzzy_paths("(", paths) == []
+
+
+def test_files_that_git_ignores_are_not_offered(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("build/\n")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "out.o").write_text("x")
+    (tmp_path / "new file é.py").write_text("x")
+    assert sorted(list_files(tmp_path)) == [".gitignore", "new file é.py"]
+
+
+def test_without_git_the_folder_is_walked_past_caches(tmp_path: Path) -> None:
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "x.js").write_text("x")
+    (tmp_path / "a.py").write_text("x")
+    assert list_files(tmp_path) == ["a.py"]
+
+
+def test_history_keeps_order_skips_repeats_and_survives_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    history = PromptHistory(tmp_path / "h.jsonl")
+    for text in ("one", "one", "  ", "two\nlines", "one"):
+        history.add(text)
+    assert PromptHistory(tmp_path / "h.jsonl").entries == ["one", "two\nlines", "one"]
+    assert history.search("o") == ["one", "two\nlines"]
+    (tmp_path / "file").write_text("x")
+    blocked = PromptHistory(tmp_path / "file" / "h.jsonl")
+    blocked.add("kept for this run")
+    assert blocked.entries == ["kept for this run"]

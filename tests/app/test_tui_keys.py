@@ -1,0 +1,483 @@
+"""Keys of the full-screen app, pressed on a scripted agent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from pointcode_local.events import (
+    Answer,
+    PermissionAsked,
+    Prompt,
+    QuestionAsked,
+    SessionInfo,
+    SetMode,
+    TurnFinished,
+    TurnStarted,
+)
+from pointcode_local.tui.app import PLACEHOLDER, PointcodeApp
+from pointcode_local.tui.dialogs import ARM_AFTER_S
+from pointcode_local.tui.story import AnswerRecord, UserRecord
+from pointcode_local.tui.theme import DARK, LIGHT
+from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
+from tests.app.tui_kit import Clock, agent_of, arm, make_app, screen_text, settle, wait_for
+from tests.app.tui_scripts import PERMISSION, answer, full_turn
+
+
+def composer_text(app: PointcodeApp) -> str:
+    return app._composer.text
+
+
+async def type_text(pilot: Pilot[Any], text: str) -> None:
+    await pilot.press(*("space" if c == " " else "slash" if c == "/" else "at" if c == "@" else c for c in text))
+
+
+async def idle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
+    await wait_for(app, pilot, lambda: app.agent is not None and not app.is_busy)
+
+
+async def asked(app: PointcodeApp, pilot: Pilot[Any]) -> None:
+    await wait_for(app, pilot, lambda: app._panel is not None)
+
+
+# -------------------------------------------------------------------------------------------------- composer
+async def test_enter_sends_and_the_answer_appears() -> None:
+    app = make_app(answer("Hello **there**."))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        await type_text(pilot, "hi")
+        await pilot.press("enter")
+        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
+        await idle(app, pilot)
+        assert "Hello there." in screen_text(app)
+        assert composer_text(app) == ""
+
+
+@pytest.mark.parametrize("key", ["shift+enter", "ctrl+j", "alt+enter"])
+async def test_other_enters_begin_a_new_line(key: str) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await type_text(pilot, "a")
+        await pilot.press(key)
+        await type_text(pilot, "b")
+        assert composer_text(app) == "a\nb"
+
+
+async def test_a_final_backslash_and_enter_begin_a_new_line() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await pilot.press("a", "backslash", "enter", "b")
+        assert composer_text(app) == "a\nb"
+
+
+async def test_up_and_down_walk_through_earlier_messages_and_back_to_the_draft(tmp_path: Path) -> None:
+    history = tmp_path / "prompts.jsonl"
+    history.write_text('"first"\nnot json\n"second\\nline"\n', encoding="utf-8")
+    app = make_app(history_path=history)
+    async with app.run_test() as pilot:
+        await type_text(pilot, "draft")
+        seen: list[str] = []
+        for key in ("up", "up", "up", "down", "down", "down"):
+            await pilot.press(key)
+            seen.append(composer_text(app))
+        assert seen == ["second\nline", "first", "first", "second\nline", "draft", "draft"]
+
+
+async def test_sent_messages_are_kept_for_the_next_run(tmp_path: Path) -> None:
+    history = tmp_path / "state" / "prompts.jsonl"
+    app = make_app(history_path=history)
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        await pilot.press("o", "n", "e", "enter")
+        await idle(app, pilot)
+    assert history.read_text(encoding="utf-8") == '"one"\n'
+
+
+async def test_ctrl_r_finds_an_earlier_message(tmp_path: Path) -> None:
+    history = tmp_path / "prompts.jsonl"
+    history.write_text('"fix the parser"\n"write docs"\n', encoding="utf-8")
+    app = make_app(history_path=history)
+    async with app.run_test() as pilot:
+        await pilot.press("ctrl+r")
+        await type_text(pilot, "parser")
+        await pilot.press("enter")
+        assert composer_text(app) == "fix the parser"
+
+
+async def test_slash_lists_commands_and_tab_completes() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await type_text(pilot, "/m")
+        await settle(app, pilot)
+        assert "/mode" in screen_text(app) and "/model" in screen_text(app)
+        await pilot.press("down", "tab")
+        assert composer_text(app) == "/model "
+
+
+async def test_at_completes_a_path_of_the_workspace(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "settings.py").write_text("x")
+    (tmp_path / "notes.md").write_text("x")
+    app = make_app(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path))
+    async with app.run_test() as pilot:
+        await type_text(pilot, "read @sett")
+        await wait_for(app, pilot, lambda: bool(app._choices.choices))
+        await pilot.press("tab")
+        assert composer_text(app) == "read @src/settings.py"
+
+
+async def test_a_large_paste_is_shown_as_a_chip_and_sent_in_full() -> None:
+    app = make_app()
+    text = "\n".join(f"line {n}" for n in range(20_000))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        app._composer.post_message(events.Paste(text))
+        await settle(app, pilot)
+        assert composer_text(app) == "[pasted text #1, 20,000 lines]"
+        await pilot.press("enter")
+        await idle(app, pilot)
+        assert app.story.records[0].text == text  # type: ignore[union-attr]
+        assert "more characters" in screen_text(app)
+
+
+async def test_a_path_that_begins_with_a_slash_is_a_message() -> None:
+    app = make_app(answer("ok"))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        app.submit("/etc/hosts is wrong")
+        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
+        assert app.story.records[0].text == "/etc/hosts is wrong"  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------------------------------------ permission
+async def test_keys_typed_before_the_permission_panel_could_be_read_do_not_answer_it() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await type_text(pilot, "yes")
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert agent_of(app).sent == []
+        assert app._panel is not None
+        assert composer_text(app) == "yes"
+
+
+async def test_each_early_key_starts_the_waiting_time_again() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    clock = app._clock
+    assert isinstance(clock, Clock)
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        clock.now += ARM_AFTER_S * 0.9
+        await pilot.press("x")
+        clock.now += ARM_AFTER_S * 0.9
+        await pilot.press("y")
+        assert agent_of(app).sent == []
+        clock.now += ARM_AFTER_S * 1.1
+        await pilot.press("y")
+        assert agent_of(app).sent == [Answer("ask1", "once")]
+
+
+@pytest.mark.parametrize(("keys", "expected"), [("y", "once"), ("a", "always"), ("n", "deny")])
+async def test_letters_answer_the_permission_panel(keys: str, expected: str) -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press(keys)
+        await idle(app, pilot)
+        assert agent_of(app).sent == [Answer("ask1", expected)]
+        assert app._panel is None
+        assert app.focused is app._composer
+
+
+async def test_arrows_and_enter_answer_the_permission_panel() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press("down", "down", "enter")
+        assert agent_of(app).sent == [Answer("ask1", "deny")]
+
+
+async def test_without_a_rule_always_is_not_offered() -> None:
+    ask = PermissionAsked("x", "shell", {"command": "rm -rf /"}, "shell rm -rf /", "", "")
+    app = make_app([ask], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press("a")
+        assert agent_of(app).sent == []
+        assert "Always" not in screen_text(app)
+
+
+async def test_two_questions_are_asked_one_after_the_other_and_each_must_be_armed() -> None:
+    second = PermissionAsked("ask2", "shell", {"command": "ls"}, "shell ls", "", "")
+    app = make_app([PERMISSION, second], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press("y")
+        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "ask2")
+        await pilot.press("y")
+        assert agent_of(app).sent == [Answer("ask1", "once")]
+
+
+async def test_a_question_is_answered_by_number_or_in_words() -> None:
+    script: list[object] = [QuestionAsked("q1", "Unit?", ("Celsius", "Fahrenheit")), QuestionAsked("q2", "Name?", ())]
+    app = make_app(script, prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press("2")
+        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "q2")
+        await arm(app, pilot)
+        app._panel.check_armed()
+        await type_text(pilot, "wttr")
+        await pilot.press("enter")
+        await idle(app, pilot)
+        assert agent_of(app).sent == [Answer("q1", "Fahrenheit"), Answer("q2", "wttr")]
+
+
+async def test_escape_while_asked_stops_the_turn() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await pilot.press("escape")
+        await idle(app, pilot)
+        assert app._panel is None
+        assert "Stopped." in screen_text(app)
+
+
+# ------------------------------------------------------------------------------------------- turns and leaving
+async def test_escape_stops_the_turn_and_keeps_what_was_shown() -> None:
+    app = make_app([*answer("Half an answer"), WAIT], prompt="go")
+    async with app.run_test() as pilot:
+        await wait_for(app, pilot, lambda: any(isinstance(r, AnswerRecord) for r in app.story.records))
+        await pilot.press("escape")
+        await idle(app, pilot)
+        assert "Half an answer" in screen_text(app)
+        assert isinstance(agent_of(app).played[-1], TurnFinished)
+
+
+async def test_enter_queues_and_ctrl_s_steers_while_a_turn_runs() -> None:
+    app = make_app([*answer("Working"), WAIT], answer("Second"), prompt="go")
+    async with app.run_test() as pilot:
+        await wait_for(app, pilot, lambda: app.is_busy)
+        await type_text(pilot, "later")
+        await pilot.press("enter")
+        await type_text(pilot, "now")
+        await pilot.press("ctrl+s")
+        await wait_for(app, pilot, lambda: app.story.queued == ["later"] and app.story.records[-1].text == "now")  # type: ignore[union-attr]
+        assert agent_of(app).sent == [Prompt("later"), Prompt("now", steer=True)]
+        agent_of(app).release()
+        await idle(app, pilot)
+        assert [r.text for r in app.story.records if isinstance(r, UserRecord)] == ["go", "now", "later"]
+        assert app.story.queued == []
+
+
+async def test_a_queued_message_comes_back_into_the_composer_after_a_stop() -> None:
+    app = make_app([*answer("Working"), WAIT], prompt="go")
+    async with app.run_test() as pilot:
+        await wait_for(app, pilot, lambda: app.is_busy)
+        await type_text(pilot, "later")
+        await pilot.press("enter")
+        await wait_for(app, pilot, lambda: app.story.queued == ["later"])
+        await pilot.press("escape")
+        await idle(app, pilot)
+        assert composer_text(app) == "later"
+
+
+async def test_a_message_typed_before_the_model_is_open_is_sent_when_it_is() -> None:
+    host = ScriptedHost(ScriptedAgent([answer("Hello")]))
+    gate = asyncio.Event()
+    real_open = host.open
+
+    async def slow_open(on_progress: Any) -> Any:
+        await gate.wait()
+        return await real_open(on_progress)
+
+    host.open = slow_open  # type: ignore[method-assign]
+    app = make_app(host=host)
+    async with app.run_test() as pilot:
+        await pilot.press("h", "i", "enter")
+        await settle(app, pilot)
+        assert "queued  hi" in screen_text(app)
+        gate.set()
+        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
+        await idle(app, pilot)
+        assert "Hello" in screen_text(app)
+
+
+async def test_a_model_that_cannot_be_opened_is_said_and_the_screen_stays() -> None:
+    app = make_app(host=ScriptedHost(ScriptedAgent(), open_error="No model is on this machine."))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        assert "No model is on this machine." in screen_text(app)
+        await pilot.press("ctrl+d")
+    assert app.return_value == 1
+
+
+async def test_ctrl_c_twice_quits_and_once_does_not() -> None:
+    app = make_app()
+    clock = app._clock
+    assert isinstance(clock, Clock)
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        await pilot.press("ctrl+c")
+        clock.now += 5
+        await pilot.press("ctrl+c")
+        assert app.is_running and app.return_value is None
+        await pilot.press("ctrl+c")
+    assert app.return_value == 0
+
+
+async def test_ctrl_d_quits_only_with_nothing_written() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        await pilot.press("a", "ctrl+d")
+        assert app.return_value is None
+        await pilot.press("backspace", "ctrl+d")
+    assert app.return_value == 0
+
+
+async def test_shift_tab_goes_through_the_modes() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        await pilot.press("shift+tab", "shift+tab")
+        await settle(app, pilot)
+        assert agent_of(app).sent == [SetMode("accept-edits"), SetMode("plan")]
+        assert screen_text(app).splitlines()[-1].lstrip().startswith("plan")
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+async def test_every_command_does_what_it_says() -> None:
+    host = ScriptedHost(ScriptedAgent([answer("An answer")]), stored=[SessionInfo("s7", "Old work", "/", 0.0, 12)])
+    app = make_app(host=host)
+    async with app.run_test(size=(100, 50)) as pilot:
+        await settle(app, pilot)
+        app.submit("hello")
+        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
+        await idle(app, pilot)
+        app.submit("/undo")
+        await settle(app, pilot)
+        assert "Restored src/app.py." in screen_text(app)
+        app.submit("/copy")
+        await settle(app, pilot)
+        assert app.clipboard == "An answer"
+        app.submit("/theme light")
+        await settle(app, pilot)
+        assert app.theme == LIGHT.name
+        app.submit("/theme")
+        await settle(app, pilot)
+        assert app.theme == DARK.name
+        app.submit("/mode plan")
+        await settle(app, pilot)
+        assert agent_of(app).sent == [SetMode("plan")]
+        app.submit("/model nonsense")
+        await settle(app, pilot)
+        assert "There is no model nonsense." in screen_text(app)
+        app.submit("/help")
+        await settle(app, pilot)
+        assert "/resume" in screen_text(app)
+        app.submit("/resume nope")
+        await settle(app, pilot)
+        assert "There is no session nope." in screen_text(app)
+        app.submit("/clear")
+        await settle(app, pilot)
+        assert app.story.records == []
+        assert "Say what you want done" in screen_text(app)
+        app.submit("/quit")
+        await settle(app, pilot)
+    assert app.return_value == 0
+
+
+async def test_resume_shows_a_list_and_replays_the_session_that_was_picked() -> None:
+    stored = [SessionInfo("s7", "Old work", "/", 0.0, 12), SessionInfo("s8", "Docs", "/", 0.0, 3)]
+    host = ScriptedHost(ScriptedAgent(), stored=stored, events=[TurnStarted("earlier"), TurnFinished("done", "", 1)])
+    app = make_app(host=host)
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        app.submit("/resume")
+        await settle(app, pilot)
+        assert "Old work" in screen_text(app)
+        await type_text(pilot, "docs")
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert host.opened_sessions == ["s8"]
+        assert "earlier" in screen_text(app)
+
+
+async def test_ctrl_o_unfolds_thinking_and_results() -> None:
+    app = make_app(full_turn(), prompt="go")
+    async with app.run_test(size=(90, 120)) as pilot:
+        await idle(app, pilot)
+        assert "where argv is parsed" not in screen_text(app)
+        await pilot.press("ctrl+o")
+        await settle(app, pilot)
+        assert "where argv is parsed" in screen_text(app)
+        assert "39  line" in screen_text(app)
+        await pilot.press("ctrl+o")
+        await settle(app, pilot)
+        assert "where argv is parsed" not in screen_text(app)
+
+
+async def test_ctrl_t_unfolds_the_plan() -> None:
+    app = make_app(full_turn(), prompt="go")
+    async with app.run_test(size=(90, 60)) as pilot:
+        await idle(app, pilot)
+        assert "○ Run the tests" not in screen_text(app)
+        await pilot.press("ctrl+t")
+        await settle(app, pilot)
+        assert "○ Run the tests" in screen_text(app)
+
+
+async def test_a_command_of_the_person_runs_and_the_model_hears_of_it(tmp_path: Path) -> None:
+    app = make_app(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        app.submit("!printf 'one\\ntwo'; exit 3")
+        await wait_for(app, pilot, lambda: bool(agent_of(app).notes))
+        assert "exit code 3" in screen_text(app)
+        assert "two" in screen_text(app)
+        assert "printf" in agent_of(app).notes[0] and "two" in agent_of(app).notes[0]
+        assert app._composer.placeholder == PLACEHOLDER
+
+
+async def test_reading_back_is_not_disturbed_by_new_text() -> None:
+    long = "\n\n".join(f"paragraph {n}" for n in range(60))
+    app = make_app([*answer(long, 400), WAIT, *answer("the end")], prompt="go")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_for(app, pilot, lambda: any(isinstance(r, AnswerRecord) and r.done for r in app.story.records))
+        assert "paragraph 59" in screen_text(app)
+        await pilot.press("pageup", "pageup")
+        await settle(app, pilot)
+        before = app._transcript.scroll_y
+        agent_of(app).release()
+        await idle(app, pilot)
+        assert app._transcript.scroll_y == before
+        await pilot.press("ctrl+end")
+        await settle(app, pilot)
+        assert "the end" in screen_text(app)
+
+
+async def test_a_long_session_opens_with_its_end_mounted_and_loads_more_when_read_back() -> None:
+    history: list[Any] = []
+    for n in range(2500):
+        history += [TurnStarted(f"question {n}"), TurnFinished("done", "", 1)]
+    app = make_app(host=ScriptedHost(ScriptedAgent(), events=history))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        assert "question 2499" in screen_text(app)
+        n_mounted = len(app._transcript._views)
+        assert n_mounted < 100
+        app._transcript.load_earlier()
+        await wait_for(app, pilot, lambda: len(app._transcript._views) > n_mounted and not app._transcript._loading)
+        assert "question 2499" in screen_text(app)
