@@ -23,7 +23,6 @@ from .tasks import (
     gemm_tasks,
     make_tasks,
     row_tasks,
-    set_runs,
     split_tasks,
 )
 
@@ -77,7 +76,7 @@ def _layer(
     combine = row_tasks(Opcode.ATTN_COMBINE, layer, rows * plan.n_heads, n, n_rows=rows)
     combine["n_splits"] = splits
     waves.append(Wave(here + "combine", combine, (here + "attn",), processor=np.arange(len(combine), dtype=np.int32)))
-    waves.append(_upgate(plan, spec, layer, rows, n, before))
+    waves.append(_upgate(plan, spec, layer, rows, n, before, _load(waves, n)))
     o = gemm_tasks(Opcode.O_PROJ, layer, plan.hidden_tiles, plan.n_heads * plan.head_dim, n, n_rows=rows)
     owner = np.arange(len(o), dtype=np.int32)
     waves.append(Wave(here + "o", o, (here + "combine",), processor=owner))
@@ -88,6 +87,15 @@ def _layer(
     waits = (here + "upgate", here + "router") if spec.moe else (here + "upgate",)
     waves.append(Wave(here + "down", down, waits, processor=owner))
     return waves
+
+
+def _load(waves: list[Wave], n: int) -> NDArray[np.float64]:
+    """Weight tiles that each processor streams before the gate/up."""
+    load = np.zeros(n)
+    for wave in waves:
+        if wave.processor is not None and wave.tasks["opcode"][0] in (Opcode.ROUTER_GEMM, Opcode.QKV_PROJ):
+            np.add.at(load, wave.processor, wave.tasks["tile_count"])
+    return load
 
 
 def _qkv(plan: ModelPlan, layer: int, n: int, flags: int, rows: int) -> tuple[Tasks, Owners]:
@@ -108,15 +116,30 @@ def _qkv(plan: ModelPlan, layer: int, n: int, flags: int, rows: int) -> tuple[Ta
     return np.concatenate(tasks), np.concatenate(owners)
 
 
-def _upgate(plan: ModelPlan, spec: LayerPlan, layer: int, rows: int, n: int, before: tuple[str, ...]) -> Wave:
+def _upgate(
+    plan: ModelPlan, spec: LayerPlan, layer: int, rows: int, n: int, before: tuple[str, ...], load: NDArray[np.float64]
+) -> Wave:
     here = f"L{layer}."
     tiles = spec.intermediate // UNITS_PER_UPGATE_TILE
     if not spec.moe:
         tasks = gemm_tasks(Opcode.FFN_UPGATE_ACT, layer, tiles, plan.hidden, n, flags=TaskFlag.FUSED_NORM, n_rows=rows)
         return Wave(here + "upgate", tasks, before, processor=_spread(len(tasks), n))
+    bounds = _slices(plan, tiles, rows, n, load)
     flags = TaskFlag.SLICED | TaskFlag.FUSED_TOPK | TaskFlag.FUSED_NORM
-    tasks = make_tasks(Opcode.MOE_UPGATE_ACT_DRAIN, layer, n, flags=flags, n_rows=rows)
-    set_runs(tasks, SLICE_ONE)
-    tasks["slice_lo"], tasks["slice_hi"] = tasks["tile_begin"], tasks["tile_begin"] + tasks["tile_count"]
-    tasks["tile_begin"], tasks["tile_count"], tasks["k_tiles"] = 0, 1, plan.hidden // 16
-    return Wave(here + "upgate", tasks, (here + "router",), processor=np.arange(n, dtype=np.int32))
+    tasks = make_tasks(Opcode.MOE_UPGATE_ACT_DRAIN, layer, len(bounds) - 1, flags=flags, n_rows=rows)
+    tasks["slice_lo"], tasks["slice_hi"], tasks["k_tiles"] = bounds[:-1], bounds[1:], plan.hidden // 16
+    return Wave(here + "upgate", tasks, (here + "router",), processor=np.arange(len(tasks), dtype=np.int32))
+
+
+def _slices(plan: ModelPlan, tiles: int, rows: int, n: int, load: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Borders of the slices of union x tiles, in 1/65536: what a processor did before the gate/up (`load`, in tiles) is
+    made up for here. Every slice holds at least one item of the smallest union, so nobody can fall a layer behind."""
+    fewest = plan.top_k * tiles
+    n = min(n, fewest)
+    expected = plan.n_experts * (1 - (1 - plan.top_k / plan.n_experts) ** rows) * tiles
+    share = np.maximum((expected + load[:n].sum()) / n - load[:n], 1.0)
+    floor = -(-SLICE_ONE // fewest)
+    width = np.maximum(share / share.sum() * (SLICE_ONE - n * floor), 0) + floor
+    bounds = np.rint(np.concatenate([[0.0], np.cumsum(width)])).astype(np.int64)
+    bounds[-1] = SLICE_ONE
+    return bounds

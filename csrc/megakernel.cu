@@ -1,0 +1,119 @@
+// The decode megakernel: one persistent block per SM runs its task list for one decode step.
+//
+// 384 threads: warp 0 controller (and combiner), 1 producer, 2 storer, 3 combiner, 4..11 consumers. mk_common.cuh lists
+// every sync site; the roles are in mk_producer, mk_consumer, mk_storer and mk_combine.
+#include <cuda_runtime.h>
+
+#include "mk_combine.cuh"
+#include "mk_consumer.cuh"
+#include "mk_producer.cuh"
+#include "mk_storer.cuh"
+
+namespace pointcode::mk {
+namespace {
+
+constexpr int kHelperRegisters = 232, kConsumerRegisters = 128;
+
+template <int NB>
+__device__ void init_barriers(Smem<NB>& s) {
+  for (int i = 0; i < Smem<NB>::kStages; i++) mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
+  for (int i = 0; i < kDescSlots; i++) mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
+  for (int i = 0; i < Fixed<NB>::kRedSlots; i++) mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
+  mbar_init(&s.f.warp_sync, kConsumers);
+  mbar_init_fence();
+}
+
+template <int NB>
+__device__ void controller(Smem<NB>& s, const Params& p, const TaskDescriptor* list, int n) {
+  DescriptorReader<NB> reader{s, {&p}};
+  DescriptorFeed<NB> feed{s, list, n, 0};
+#pragma unroll 1
+  while (reader.i < static_cast<uint32_t>(n)) {
+    feed.refill(reader.at, static_cast<int>(reader.i));
+    const TaskDescriptor& d = reader.open();
+    if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) {
+      feed.refill(reader.at, -1);
+      combine(p, reader.at, d, 0);
+    }
+    reader.close();
+  }
+}
+
+template <int NB>
+__device__ void combiner(Smem<NB>& s, const Params& p, int n) {
+  DescriptorReader<NB> reader{s, {&p}};
+#pragma unroll 1
+  while (reader.i < static_cast<uint32_t>(n)) {
+    const TaskDescriptor& d = reader.open();
+    if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) combine(p, reader.at, d, 1);
+    reader.close();
+  }
+}
+
+// cos and sin of every row's angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
+template <int NB>
+__device__ void rope_table(Smem<NB>& s, const Params& p) {
+  const int half = p.head_dim / 2;
+  for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
+    const int row = i / half, k = i % half;
+    const float frequency = 1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
+    float sine, cosine;
+    sincosf(static_cast<float>(p.positions[row]) * frequency, &sine, &cosine);
+    s.f.rope[row][k] = {cosine, sine};
+  }
+}
+
+template <int NB>
+__global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  Smem<NB>& s = *reinterpret_cast<Smem<NB>*>(raw);
+  const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x], n = p.offsets[blockIdx.x + 1] - begin;
+  if (threadIdx.x == 0) init_barriers(s);
+  rope_table(s, p);
+  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads) (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
+  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads) (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
+  __syncthreads();
+  if (warp >= kFirstConsumer) {
+    set_fewer_registers<kConsumerRegisters>();
+    Consumer<NB>(s, p).loop(n);
+  } else {
+    set_more_registers<kHelperRegisters>();
+    if (warp == kController) controller(s, p, p.tasks + begin, n);
+    if (warp == kProducer) Producer<NB>{s, p}.loop(n);
+    if (warp == kStorer) Storer<NB>{s, p}.loop(n);
+    if (warp == kCombiner) combiner(s, p, n);
+  }
+}
+
+template <int NB>
+cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(decode_step<NB>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Smem<NB>)));
+  if (ready != cudaSuccess) return ready;
+  void* args[] = {const_cast<Params*>(&p)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(decode_step<NB>), dim3(n_sms), dim3(kThreads), args, sizeof(Smem<NB>), stream);
+}
+
+}  // namespace
+
+int smem_bytes(int n_rows) {
+  return static_cast<int>(n_rows <= 1 ? sizeof(Smem<1>) : n_rows <= 2 ? sizeof(Smem<2>) : n_rows <= 4 ? sizeof(Smem<4>) : sizeof(Smem<8>));
+}
+int ring_stages(int n_rows) {
+  return n_rows <= 1 ? Smem<1>::kStages : n_rows <= 2 ? Smem<2>::kStages : n_rows <= 4 ? Smem<4>::kStages : Smem<8>::kStages;
+}
+
+}  // namespace pointcode::mk
+
+// C interface: tests load it with ctypes, the extension calls it. `params`: pointcode::mk::Params in host memory.
+extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream) {
+  using namespace pointcode::mk;
+  const Params& p = *static_cast<const Params*>(params);
+  const auto s = static_cast<cudaStream_t>(stream);
+  if (p.n_rows <= 1) return launch<1>(p, n_sms, s);
+  if (p.n_rows <= 2) return launch<2>(p, n_sms, s);
+  if (p.n_rows <= 4) return launch<4>(p, n_sms, s);
+  return launch<8>(p, n_sms, s);
+}
+extern "C" int pointcode_mk_params_size() { return sizeof(pointcode::mk::Params); }
+extern "C" int pointcode_mk_stages(int n_rows) { return pointcode::mk::ring_stages(n_rows); }

@@ -1,0 +1,187 @@
+// Shared memory, bounded waits and tagged hand-over: what every role of the megakernel uses.
+//
+// Sync sites (producer -> consumer, count, fence, reset):
+//   desc.full[i]   controller's bulk copy -> all 12 warps        1 + 128 bytes   mbarrier phase
+//   desc.empty[i]  all 12 warps -> controller                    12              mbarrier phase
+//   ring.full[i]   producer's bulk copy -> 8 consumer warps      1 + bytes       mbarrier phase
+//   ring.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
+//   red.full[i]    8 consumer warps -> storer                    8               mbarrier phase
+//   red.empty[i]   storer -> consumer warps                      1               mbarrier phase
+//   warp_sync      8 consumer warps among themselves             8               mbarrier phase
+//   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
+//                                                                                within 2^24 steps
+// All eight consumer warps see every ring stage, so no warp can be a lap ahead of a fill it has not seen.
+#pragma once
+
+#include "mk_params.h"
+#include "mk_ptx.cuh"
+
+namespace pointcode::mk {
+
+constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
+constexpr int kDescSlots = 16;
+#ifndef POINTCODE_MK_INFLIGHT
+#define POINTCODE_MK_INFLIGHT 3
+#endif
+constexpr int kInFlight = POINTCODE_MK_INFLIGHT;  // more than saturates HBM only makes small loads queue behind it
+
+enum Warp : int { kController = 0, kProducer = 1, kStorer = 2, kCombiner = 3, kFirstConsumer = 4 };
+
+struct RouteEntry {
+  int16_t expert;
+  uint8_t rows;   // bit r: row r is routed here
+  uint8_t begin;  // index of its first pair
+};
+struct Route {
+  int32_t n_experts;
+  RouteEntry entry[kMaxRows * kMaxTopK];
+  uint8_t pair[kMaxRows * kMaxTopK];  // row * top_k + slot, grouped by expert in ascending order
+  float weight[kMaxRows * kMaxTopK];  // by row * top_k + slot
+};
+
+template <int NB>
+struct Fixed {  // everything in shared memory but the ring
+  static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
+  static constexpr int kActBytes = NB * 512 > 1536 ? NB * 512 : 1536;  // per warp: normed input, or staged activations
+  alignas(16) uint8_t act[kConsumers][kActBytes];
+  float red[kRedSlots][kConsumers][16][NB];
+  alignas(16) __nv_bfloat16 q[kMaxGroup][kMaxHeadDim + 8];
+  __nv_bfloat16 prob[kMaxGroup][136];
+  float score[kMaxGroup][132];
+  float correction[kMaxGroup];
+  float square_sum[2][NB][kConsumers];
+  float2 rope[NB][kMaxHeadDim / 2];
+  float owned[4][NB][16];  // this SM's residual tiles
+  Route route[2];
+  alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
+  uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
+  uint64_t red_full[kRedSlots], red_empty[kRedSlots], warp_sync;
+};
+
+template <int NB>
+struct Smem {
+  static constexpr int kStages = (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 16);
+  static_assert(kStages >= 8);
+  alignas(1024) uint8_t ring[kStages][kStageBytes];
+  Fixed<NB> f;
+  uint64_t ring_full[kStages], ring_empty[kStages];
+};
+static_assert(sizeof(Smem<1>) <= kMaxSmem && sizeof(Smem<8>) <= kMaxSmem);
+
+// ------------------------------------------------------------------------------------------------ bounded waits
+struct Where {  // names the waiter
+  const Params* p;
+  int32_t ordinal = -1, opcode = -1, layer = -1;
+};
+
+// Cold half of every spin: ends this thread when another one gave up, or when the limit is reached.
+__device__ __noinline__ void spin_slow(const Where& at, uint64_t* since, WaitKind kind, uint32_t seen, uint32_t wanted) {
+  const Params& p = *at.p;
+  if (load_relaxed(p.abort_flag) != 0) asm volatile("exit;");
+  const uint64_t now = global_ns();
+  if (*since == 0) *since = now;
+  if (now - *since < p.limit_ns) return;
+  if (atomicCAS(p.abort_flag, 0u, 1u) == 0u) {
+    Mailbox& m = *p.mailbox;
+    m.sm = static_cast<int32_t>(blockIdx.x);
+    m.warp = static_cast<int32_t>(threadIdx.x >> 5);
+    m.ordinal = at.ordinal, m.opcode = at.opcode, m.layer = at.layer;
+    m.kind = static_cast<int32_t>(kind), m.seen = seen, m.wanted = wanted;
+    __threadfence_system();
+    m.expired = 1;
+    __threadfence_system();
+  }
+  asm volatile("exit;");
+}
+
+__device__ __forceinline__ void mbar_wait(const Where& at, uint64_t* bar, uint32_t parity, WaitKind kind) {
+  if (mbar_try_wait(bar, parity)) return;
+  uint64_t since = 0;
+#pragma unroll 1
+  for (uint32_t n = 1; !mbar_try_wait(bar, parity); n++)
+    if ((n & 63) == 0) spin_slow(at, &since, kind, parity, n);
+}
+
+// ------------------------------------------------------------------------------------------------ tagged hand-over
+__device__ __forceinline__ uint32_t tag_of(const Params& p, int layer) { return p.step * 256u + static_cast<uint32_t>(layer); }
+__device__ __forceinline__ void put(uint8_t* base, int index, uint32_t payload, uint32_t tag) {
+  store_relaxed(base + static_cast<size_t>(index) * 8, (static_cast<uint64_t>(tag) << 32) | payload);
+}
+__device__ __forceinline__ void put(uint8_t* base, int index, float payload, uint32_t tag) {
+  put(base, index, __float_as_uint(payload), tag);
+}
+__device__ __forceinline__ bool tagged(uint4 v, uint32_t tag) { return v.y == tag && v.w == tag; }
+
+// Loads N 16-byte pieces (two payloads each: .x and .z) from `address(i)`, polling until all carry the tag. Pieces with
+// `live(i)` false are left alone.
+template <int N, class Address, class Live>
+__device__ __forceinline__ void gather(const Where& at, uint32_t tag, uint4 (&x)[N], Address address, Live live) {
+  uint64_t since = 0;
+#pragma unroll 1
+  for (uint32_t n = 1;; n++) {
+    bool ok = true;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      if (live(i)) x[i] = load_volatile(address(i));
+#pragma unroll
+    for (int i = 0; i < N; i++) ok &= !live(i) || tagged(x[i], tag);
+    if (ok) return;
+    if ((n & 255) == 0) spin_slow(at, &since, WaitKind::kData, x[0].y, tag);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ ring position
+template <int kStages>
+struct RingPos {
+  uint32_t slot = 0, phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++slot == kStages) slot = 0, phase ^= 1;
+  }
+  __device__ __forceinline__ RingPos ahead(uint32_t n) const {  // n < kStages
+    const uint32_t s = slot + n;
+    return s < kStages ? RingPos{s, phase} : RingPos{s - kStages, phase ^ 1};
+  }
+};
+
+// Each warp walks all descriptors of its SM; the controller keeps the next ones in shared memory.
+template <int NB>
+struct DescriptorReader {
+  Smem<NB>& s;
+  Where at;
+  uint32_t i = 0;
+  __device__ __forceinline__ const TaskDescriptor& open() {
+    const uint32_t slot = i % kDescSlots;
+    mbar_wait(at, &s.f.desc_full[slot], (i / kDescSlots) & 1, WaitKind::kDescriptor);
+    const TaskDescriptor& d = s.f.desc[slot];
+    at.ordinal = d.ordinal, at.opcode = d.opcode, at.layer = d.layer;
+    return d;
+  }
+  __device__ __forceinline__ void close() {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) mbar_arrive(&s.f.desc_empty[i % kDescSlots]);
+    i++;
+  }
+};
+
+// Visible pages of row r in this split: [begin, end); keys in [first_key, position) are attended (the current token is
+// added by the combiner).
+struct PageRange {
+  int begin, end, first_key, position;
+};
+__device__ __forceinline__ PageRange page_range(const Params& p, int row, bool sliding, int split) {
+  const int position = p.positions[row];
+  const int first = sliding ? max(0, position - p.window + 1) : 0;
+  const int first_page = first / kPageTokens, n = position / kPageTokens - first_page + 1;
+  return {first_page + n * split / p.n_splits, first_page + n * (split + 1) / p.n_splits, first, position};
+}
+
+#ifdef POINTCODE_MK_TRACE
+__device__ __forceinline__ void stamp(const Params& p, int event, int layer) {
+  if (p.trace && (threadIdx.x & 31) == 0)
+    p.trace[(static_cast<size_t>(blockIdx.x) * 256 + layer) * 16 + event] = global_ns();
+}
+#else
+__device__ __forceinline__ void stamp(const Params&, int, int) {}
+#endif
+
+}  // namespace pointcode::mk
