@@ -23,29 +23,16 @@ __device__ void init_barriers(Smem<NB>& s) {
   mbar_init_fence();
 }
 
+// Warps 0 and 3: warp 0 feeds the descriptors; both merge attention splits, 64 dims each.
 template <int NB>
-__device__ void controller(Smem<NB>& s, const Params& p, const TaskDescriptor* list, int n) {
-  DescriptorReader<NB> reader{s, {&p}};
-  DescriptorFeed<NB> feed{s, list, n, 0};
+__device__ __forceinline__ void controller_and_combiner(const Params& p, const TaskDescriptor* list, int n, int half) {
+  DescriptorReader<NB> reader;
+  DescriptorFeed<NB> feed{p, list, n, 0};
 #pragma unroll 1
   while (reader.i < static_cast<uint32_t>(n)) {
-    feed.refill(reader.at, static_cast<int>(reader.i));
-    const TaskDescriptor& d = reader.open();
-    if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) {
-      feed.refill(reader.at, -1);
-      combine(p, reader.at, d, 0);
-    }
-    reader.close();
-  }
-}
-
-template <int NB>
-__device__ void combiner(Smem<NB>& s, const Params& p, int n) {
-  DescriptorReader<NB> reader{s, {&p}};
-#pragma unroll 1
-  while (reader.i < static_cast<uint32_t>(n)) {
-    const TaskDescriptor& d = reader.open();
-    if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) combine(p, reader.at, d, 1);
+    if (half == 0) feed.refill(static_cast<int>(reader.i));
+    const TaskDescriptor& d = reader.open(p);
+    if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) combine(p, d, half);
     reader.close();
   }
 }
@@ -57,16 +44,16 @@ __device__ void rope_table(Smem<NB>& s, const Params& p) {
   for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
     const int row = i / half, k = i % half;
     const float frequency = 1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
+    const double turns = static_cast<double>(static_cast<float>(p.positions[row]) * frequency) * 0.31830988618379067;  // / pi
     float sine, cosine;
-    sincosf(static_cast<float>(p.positions[row]) * frequency, &sine, &cosine);
+    sincospif(static_cast<float>(turns - 2.0 * rint(turns * 0.5)), &sine, &cosine);  // no slow path, no local memory
     s.f.rope[row][k] = {cosine, sine};
   }
 }
 
 template <int NB>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
-  extern __shared__ __align__(1024) uint8_t raw[];
-  Smem<NB>& s = *reinterpret_cast<Smem<NB>*>(raw);
+  Smem<NB>& s = smem<NB>();
   const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x], n = p.offsets[blockIdx.x + 1] - begin;
   if (threadIdx.x == 0) init_barriers(s);
   rope_table(s, p);
@@ -75,13 +62,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
   __syncthreads();
   if (warp >= kFirstConsumer) {
     set_fewer_registers<kConsumerRegisters>();
-    Consumer<NB>(s, p).loop(n);
+    Consumer<NB>(p).loop(n);
   } else {
     set_more_registers<kHelperRegisters>();
-    if (warp == kController) controller(s, p, p.tasks + begin, n);
-    if (warp == kProducer) Producer<NB>{s, p}.loop(n);
-    if (warp == kStorer) Storer<NB>{s, p}.loop(n);
-    if (warp == kCombiner) combiner(s, p, n);
+    if (warp == kProducer) Producer<NB>{p}.loop(n);
+    if (warp == kStorer) Storer<NB>{p}.loop(n);
+    if (warp == kController || warp == kCombiner) controller_and_combiner<NB>(p, p.tasks + begin, n, warp == kCombiner);
   }
 }
 

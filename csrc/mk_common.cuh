@@ -68,38 +68,32 @@ struct Smem {
 };
 static_assert(sizeof(Smem<1>) <= kMaxSmem && sizeof(Smem<8>) <= kMaxSmem);
 
-// ------------------------------------------------------------------------------------------------ bounded waits
-struct Where {  // names the waiter
-  const Params* p;
-  int32_t ordinal = -1, opcode = -1, layer = -1;
-};
-
-// Cold half of every spin: ends this thread when another one gave up, or when the limit is reached.
-__device__ __noinline__ void spin_slow(const Where& at, uint64_t* since, WaitKind kind, uint32_t seen, uint32_t wanted) {
-  const Params& p = *at.p;
-  if (load_relaxed(p.abort_flag) != 0) asm volatile("exit;");
-  const uint64_t now = global_ns();
-  if (*since == 0) *since = now;
-  if (now - *since < p.limit_ns) return;
-  if (atomicCAS(p.abort_flag, 0u, 1u) == 0u) {
-    Mailbox& m = *p.mailbox;
-    m.sm = static_cast<int32_t>(blockIdx.x);
-    m.warp = static_cast<int32_t>(threadIdx.x >> 5);
-    m.ordinal = at.ordinal, m.opcode = at.opcode, m.layer = at.layer;
-    m.kind = static_cast<int32_t>(kind), m.seen = seen, m.wanted = wanted;
-    __threadfence_system();
-    m.expired = 1;
-    __threadfence_system();
-  }
-  asm volatile("exit;");
+// The block's shared memory. Found through the symbol each time, so that the compiler sees shared-space addresses.
+template <int NB>
+__device__ __forceinline__ Smem<NB>& smem() {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  return *reinterpret_cast<Smem<NB>*>(raw);
 }
 
-__device__ __forceinline__ void mbar_wait(const Where& at, uint64_t* bar, uint32_t parity, WaitKind kind) {
-  if (mbar_try_wait(bar, parity)) return;
-  uint64_t since = 0;
+// ------------------------------------------------------------------------------------------------ bounded waits
+// Called once per turn of every spin. The first waiter to reach the limit names itself in the mailbox and ends; everybody
+// else sees the flag at his next check and follows, so the kernel ends and the host finds the mailbox. Nothing waits in a
+// hardware barrier that a missing warp could hang. Inline on purpose: a call would push the caller's state to memory.
+__device__ __forceinline__ void spin(const Params& p, uint32_t n, int ordinal, WaitKind kind, uint32_t seen, uint32_t wanted) {
+  if ((n & 1023) != 0) return;
+  if (load_relaxed(p.abort_flag) == 0) {
+    if (n < p.spin_limit) return;
+    if (atomicExch(p.abort_flag, 1u) == 0u) {
+      const uint32_t who = blockIdx.x << 16 | (threadIdx.x >> 5) << 8 | static_cast<uint32_t>(kind);
+      *reinterpret_cast<uint4*>(p.mailbox) = {who, static_cast<uint32_t>(ordinal), seen, wanted};
+    }
+  }
+  asm volatile("exit;");
+  __builtin_unreachable();
+}
+__device__ __forceinline__ void mbar_wait(const Params& p, uint64_t* bar, uint32_t parity, int ordinal, WaitKind kind) {
 #pragma unroll 1
-  for (uint32_t n = 1; !mbar_try_wait(bar, parity); n++)
-    if ((n & 63) == 0) spin_slow(at, &since, kind, parity, n);
+  for (uint32_t n = 1; !mbar_try_wait(bar, parity); n++) spin(p, n, ordinal, kind, parity, 0);
 }
 
 // ------------------------------------------------------------------------------------------------ tagged hand-over
@@ -112,21 +106,24 @@ __device__ __forceinline__ void put(uint8_t* base, int index, float payload, uin
 }
 __device__ __forceinline__ bool tagged(uint4 v, uint32_t tag) { return v.y == tag && v.w == tag; }
 
-// Loads N 16-byte pieces (two payloads each: .x and .z) from `address(i)`, polling until all carry the tag. Pieces with
-// `live(i)` false are left alone.
-template <int N, class Address, class Live>
-__device__ __forceinline__ void gather(const Where& at, uint32_t tag, uint4 (&x)[N], Address address, Live live) {
-  uint64_t since = 0;
+// Loads N 16-byte pieces (two payloads each: .x and .z) at base + from[i], all in flight at once, until all carry the
+// tag. A piece at kNowhere is zero.
+constexpr uint32_t kNowhere = ~0u;
+template <int N>
+__device__ __forceinline__ void gather(const Params& p, int ordinal, uint32_t tag, const uint8_t* base, uint4 (&x)[N], const uint32_t (&from)[N]) {
 #pragma unroll 1
   for (uint32_t n = 1;; n++) {
     bool ok = true;
+    asm volatile("" : "+l"(base));  // keeps the sums below out of registers between turns
 #pragma unroll
-    for (int i = 0; i < N; i++)
-      if (live(i)) x[i] = load_volatile(address(i));
+    for (int i = 0; i < N; i++) {
+      x[i] = {0, tag, 0, tag};
+      if (from[i] != kNowhere) x[i] = load_volatile(base + from[i]);
+    }
 #pragma unroll
-    for (int i = 0; i < N; i++) ok &= !live(i) || tagged(x[i], tag);
+    for (int i = 0; i < N; i++) ok &= tagged(x[i], tag);
     if (ok) return;
-    if ((n & 255) == 0) spin_slow(at, &since, WaitKind::kData, x[0].y, tag);
+    spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
   }
 }
 
@@ -146,19 +143,16 @@ struct RingPos {
 // Each warp walks all descriptors of its SM; the controller keeps the next ones in shared memory.
 template <int NB>
 struct DescriptorReader {
-  Smem<NB>& s;
-  Where at;
   uint32_t i = 0;
-  __device__ __forceinline__ const TaskDescriptor& open() {
+  __device__ __forceinline__ const TaskDescriptor& open(const Params& p) {
     const uint32_t slot = i % kDescSlots;
-    mbar_wait(at, &s.f.desc_full[slot], (i / kDescSlots) & 1, WaitKind::kDescriptor);
-    const TaskDescriptor& d = s.f.desc[slot];
-    at.ordinal = d.ordinal, at.opcode = d.opcode, at.layer = d.layer;
-    return d;
+    Fixed<NB>& f = smem<NB>().f;
+    mbar_wait(p, &f.desc_full[slot], (i / kDescSlots) & 1, static_cast<int>(i), WaitKind::kDescriptor);
+    return f.desc[slot];
   }
   __device__ __forceinline__ void close() {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) mbar_arrive(&s.f.desc_empty[i % kDescSlots]);
+    if ((threadIdx.x & 31) == 0) mbar_arrive(&smem<NB>().f.desc_empty[i % kDescSlots]);
     i++;
   }
 };

@@ -12,38 +12,38 @@ template <int NB>
 struct Consumer {
   static constexpr int kStages = Smem<NB>::kStages;
   static constexpr int kRowBytes = 32;  // one row's 16 values of a k-tile, as four (b0, b1) pairs
-  Smem<NB>& s;
   const Params& p;
   const int w, lane, g, t;
-  Where at{};
   RingPos<kStages> pos{};
   uint32_t units = 0, syncs = 0;
+  int ordinal = -1;
   int normed_layer = -1;  // layer whose normed input lies in `act`
 
-  __device__ Consumer(Smem<NB>& smem, const Params& params)
-      : s(smem), p(params), w((threadIdx.x >> 5) - kFirstConsumer), lane(threadIdx.x & 31), g(lane >> 2), t(lane & 3) {}
+  __device__ explicit Consumer(const Params& params)
+      : p(params), w((threadIdx.x >> 5) - kFirstConsumer), lane(threadIdx.x & 31), g(lane >> 2), t(lane & 3) {}
+
+  __device__ __forceinline__ static Fixed<NB>& f() { return smem<NB>().f; }
 
   // ---------------------------------------------------------------- ring, reduction, warp sync
   __device__ __forceinline__ const uint4* stage(const RingPos<kStages>& at_pos) {
-    mbar_wait(at, &s.ring_full[at_pos.slot], at_pos.phase, WaitKind::kRingFull);
-    return reinterpret_cast<const uint4*>(s.ring[at_pos.slot]) + lane;
+    mbar_wait(p, &smem<NB>().ring_full[at_pos.slot], at_pos.phase, ordinal, WaitKind::kRingFull);
+    return reinterpret_cast<const uint4*>(smem<NB>().ring[at_pos.slot]) + lane;
   }
   __device__ __forceinline__ void release(const RingPos<kStages>& at_pos) {
     __syncwarp();
-    if (lane == 0) mbar_arrive(&s.ring_empty[at_pos.slot]);
+    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at_pos.slot]);
   }
   __device__ __forceinline__ void sync() {
     __syncwarp();
-    if (lane == 0) mbar_arrive(&s.f.warp_sync);
-    mbar_wait(at, &s.f.warp_sync, syncs & 1, WaitKind::kWarpSync);
-    syncs++;
+    if (lane == 0) mbar_arrive(&f().warp_sync);
+    mbar_wait(p, &f().warp_sync, syncs++ & 1, ordinal, WaitKind::kWarpSync);
   }
   // Hands this warp's partial 16 x 8 tile to the storer.
   __device__ __forceinline__ void give(const float (&c)[2][4]) {
     constexpr int kSlots = Fixed<NB>::kRedSlots;
     const int b = units % kSlots;
-    if (units >= kSlots) mbar_wait(at, &s.f.red_empty[b], ((units / kSlots) - 1) & 1, WaitKind::kReduceEmpty);
-    float(*out)[NB] = s.f.red[b][w];
+    if (units >= kSlots) mbar_wait(p, &f().red_empty[b], ((units / kSlots) - 1) & 1, ordinal, WaitKind::kReduceEmpty);
+    float(*out)[NB] = f().red[b][w];
     if constexpr (NB == 1) {
       if (t == 0) out[g][0] = c[0][0] + c[1][0], out[g + 8][0] = c[0][2] + c[1][2];
     } else if (2 * t < NB) {
@@ -51,19 +51,19 @@ struct Consumer {
       *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {c[0][2] + c[1][2], c[0][3] + c[1][3]};
     }
     __syncwarp();
-    if (lane == 0) mbar_arrive(&s.f.red_full[b]);
+    if (lane == 0) mbar_arrive(&f().red_full[b]);
     units++;
   }
 
-  // One stage against this warp's k-tiles of the activation at `x` ((k-tile, row) blocks of 32 bytes; `index`: the block
-  // row of this lane's batch row, `n`: block rows per k-tile). Columns without a row read zeros.
-  __device__ __forceinline__ void mma_stage(const uint8_t* x, int n, int index, bool live, int k_tiles, float (&c)[2][4]) {
+  // One stage against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them. Columns
+  // without a row read zeros.
+  __device__ __forceinline__ void mma_stage(const uint8_t* x, int stride, bool live, int k_tiles, float (&c)[2][4]) {
     const uint4* a = stage(pos) + w * k_tiles * 32;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (i < k_tiles) {
         uint2 b = {0u, 0u};
-        if (live) b = *reinterpret_cast<const uint2*>(x + (i * n + index) * kRowBytes + t * 8);
+        if (live) b = *reinterpret_cast<const uint2*>(x + i * stride);
         mma_bf16(c[i & 1], a[i * 32], b.x, b.y);
       }
     }
@@ -74,159 +74,138 @@ struct Consumer {
   // Where payload pair `j` (pairs of k-tile j / 8) of block row `row` lies in `act`.
   __device__ __forceinline__ uint8_t* act_word(int j, int n, int row) {
     const int pair = j & 7;
-    return s.f.act[w] + ((j >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2) * 4;
+    return f().act[w] + ((j >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2) * 4;
   }
 
   // ---------------------------------------------------------------- activations
   // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares.
-  __device__ void norm(int layer) {
+  __device__ __forceinline__ void norm(int layer) {
+    constexpr int kAtOnce = NB > 1 ? 2 : 1;  // rows whose loads are in flight together
     const PackPlan plan = PackPlan::of(p.hidden);
     const float* weight = layer == p.n_layers ? p.final_norm : p.layers[layer].norm;
     const int per_stage = plan.tiles_per_warp * 8, n_pairs = plan.stages * per_stage;  // <= 128
     const uint32_t tag = tag_of(p, layer);
+    float2 wt[4];
+    int pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int j = lane + 32 * i, st = j / per_stage;
+      pair[i] = (st * kConsumers + w) * per_stage + j - st * per_stage;
+      if (j >= n_pairs || pair[i] * 2 >= p.hidden) pair[i] = -1;
+      wt[i] = pair[i] < 0 ? float2{0.f, 0.f} : __ldg(reinterpret_cast<const float2*>(weight) + pair[i]);
+    }
 #pragma unroll 1
-    for (int r = 0; r < p.n_rows; r++) {
-      uint4 x[4];
-      int pair[4];
+    for (int r0 = 0; r0 < p.n_rows; r0 += kAtOnce) {
+      uint4 x[4 * kAtOnce];
+      uint32_t from[4 * kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int j = lane + 32 * i;
-        pair[i] = (j / per_stage * kConsumers + w) * per_stage + j % per_stage;
-        if (j >= n_pairs || pair[i] * 2 >= p.hidden) pair[i] = -1;
+      for (int i = 0; i < 4 * kAtOnce; i++) {
+        const int r = r0 + i / 4;
+        from[i] = pair[i & 3] < 0 || r >= p.n_rows ? kNowhere : (r * p.hidden / 2 + pair[i & 3]) * 16;
       }
-      const uint8_t* base = p.residual + static_cast<size_t>(r) * p.hidden * 8;
-      gather<4>(at, tag, x, [&](int i) { return base + pair[i] * 16; }, [&](int i) { return pair[i] >= 0; });
-      float squares = 0.f;
+      gather<4 * kAtOnce>(p, ordinal, tag, p.residual, x, from);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int j = lane + 32 * i;
-        if (j >= n_pairs) continue;
-        uint32_t word = 0;
-        if (pair[i] >= 0) {
-          const float2 wt = __ldg(reinterpret_cast<const float2*>(weight) + pair[i]);
-          const float a = __uint_as_float(x[i].x), b = __uint_as_float(x[i].z);
+      for (int h = 0; h < kAtOnce; h++) {
+        const int r = r0 + h;
+        if (r >= p.n_rows) break;
+        float squares = 0.f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const float a = __uint_as_float(x[h * 4 + i].x), b = __uint_as_float(x[h * 4 + i].z);
           squares += a * a + b * b;
-          word = pack_bf16(a * wt.x, b * wt.y);
+          if (lane + 32 * i < n_pairs) *reinterpret_cast<uint32_t*>(act_word(lane + 32 * i, NB, r)) = pack_bf16(a * wt[i].x, b * wt[i].y);
         }
-        *reinterpret_cast<uint32_t*>(act_word(j, NB, r)) = word;
-      }
 #pragma unroll
-      for (int i = 16; i; i >>= 1) squares += __shfl_xor_sync(~0u, squares, i);
-      if (lane == 0) s.f.square_sum[layer & 1][r][w] = squares;
+        for (int i = 16; i; i >>= 1) squares += __shfl_xor_sync(~0u, squares, i);
+        if (lane == 0) f().square_sum[layer & 1][r][w] = squares;
+      }
     }
     __syncwarp();
     normed_layer = layer;
   }
 
-  __device__ __forceinline__ void need_norm(int layer) {
-    if (normed_layer != layer) {
-      stamp(p, 0, layer);
-      norm(layer);
-      stamp(p, 1, layer);
-    }
-  }
-
-  // `count` tiles of a matrix whose input is the normed residual.
-  __device__ void normed_tiles(int count) {
-    const PackPlan plan = PackPlan::of(p.hidden);
+  // Copies tagged bf16 activations of width k into `act`: `n` block rows of `n_stages` stages. Block row b is payload row
+  // `rows[b]`, or b itself. Pieces are 16 bytes (two pairs); those in the padding of k are zero.
+  __device__ __forceinline__ void fetch(uint32_t tag, const uint8_t* base, int k, int k_tiles, const uint8_t* rows, int n, int first_stage, int n_stages) {
+    constexpr int kAtOnce = 6;
+    const int per_stage = k_tiles * 4, per_row = n_stages * per_stage, total = n * per_row;
+    const int by_stage = (1 << 20) / per_stage + 1, by_row = (1 << 20) / per_row + 1;  // exact for pieces < 1024
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
-      float c[2][4] = {};
-#pragma unroll 1
-      for (int j = 0; j < plan.stages; j++)
-        mma_stage(s.f.act[w] + j * plan.tiles_per_warp * NB * kRowBytes, NB, g, g < NB, plan.tiles_per_warp, c);
-      give(c);
-    }
-  }
-
-  // Copies pieces of tagged bf16 activations of width k into `act`: `n` block rows of `n_stages` stages; block row b comes
-  // from payload index source(b). Pieces are 16 bytes: two pairs; those in the padding of k are zero.
-  template <class Source>
-  __device__ __forceinline__ void fetch(uint32_t tag, const uint8_t* base, int k, int n, int first_stage, int n_stages,
-                                        Source source) {
-    const int k_tiles = PackPlan::of(k).tiles_per_warp, per_stage = k_tiles * 4, per_row = n_stages * per_stage, total = n * per_row;
-#pragma unroll 1
-    for (int start = 0; start < total; start += 128) {
-      uint4 x[4];
-      const uint8_t* from[4];
-      int j[4], row[4];
+    for (int start = lane; start < total; start += 32 * kAtOnce) {
+      uint4 x[kAtOnce];
+      uint32_t from[kAtOnce];
+      int word[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int piece = start + lane + 32 * i;
-        from[i] = nullptr, row[i] = -1, x[i] = {};
-        if (piece >= total) continue;
-        row[i] = piece / per_row;
-        const int in_row = piece % per_row, st = in_row / per_stage, off = in_row % per_stage;
-        j[i] = (st * per_stage + off) * 2;
+      for (int i = 0; i < kAtOnce; i++) {
+        const int piece = start + 32 * i, row = piece * by_row >> 20, in_row = piece - row * per_row;
+        const int st = in_row * by_stage >> 20, off = in_row - st * per_stage;
         const int pair = (((first_stage + st) * kConsumers + w) * per_stage + off) * 2;
-        if (pair * 2 < k) from[i] = base + (static_cast<size_t>(source(row[i])) + pair) * 8;
+        from[i] = kNowhere;
+        word[i] = piece < total ? static_cast<int>(act_word(in_row * 2, n, row) - f().act[w]) : -1;
+        if (piece < total && pair * 2 < k) from[i] = ((rows ? rows[row] : row) * (k / 2) + pair) * 8;
       }
-      gather<4>(at, tag, x, [&](int i) { return from[i]; }, [&](int i) { return from[i] != nullptr; });
+      gather<kAtOnce>(p, ordinal, tag, base, x, from);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (row[i] < 0) continue;
-        *reinterpret_cast<uint32_t*>(act_word(j[i], n, row[i])) = x[i].x;
-        *reinterpret_cast<uint32_t*>(act_word(j[i] + 1, n, row[i])) = x[i].z;
+      for (int i = 0; i < kAtOnce; i++) {
+        if (word[i] < 0) continue;
+        *reinterpret_cast<uint32_t*>(f().act[w] + word[i]) = x[i].x;
+        *reinterpret_cast<uint32_t*>(f().act[w] + word[i] + 8) = x[i].z;  // the next pair: t + 1
       }
     }
     __syncwarp();
   }
 
-  // Tiles of a matrix whose input is one activation per batch row (attention output, dense hidden).
-  __device__ void dense_tiles(const TaskDescriptor& d, const uint8_t* source, int k) {
+  // Every GEMM: tiles of 16 output rows, each summed over "parts". Normed input: one part that already lies in `act`.
+  // Activations per batch row: parts are chunks of stages. Experts (down): parts are the experts of the union in
+  // ascending order, as many as fit fetched at once.
+  __device__ __forceinline__ void gemm(const TaskDescriptor& d, const Layer& layer) {
+    const Opcode op = static_cast<Opcode>(d.opcode);
+    const bool normed = d.flags & kFlagFusedNorm, experts = op == Opcode::kMoeDownDrain;
+    const int k = normed ? p.hidden : op == Opcode::kOProj ? p.n_heads * p.head_dim : layer.intermediate;
+    const uint8_t* source = op == Opcode::kOProj ? p.attn : p.ffn;
     const PackPlan plan = PackPlan::of(k);
-    const int chunk = min(plan.stages, Fixed<NB>::kActBytes / (p.n_rows * plan.tiles_per_warp * kRowBytes));
-    const uint32_t tag = tag_of(p, d.layer);
-    normed_layer = -1;
-#pragma unroll 1
-    for (int i = 0; i < d.tile_count; i++) {
-      float c[2][4] = {};
-#pragma unroll 1
-      for (int first = 0; first < plan.stages; first += chunk) {
-        const int n = min(chunk, plan.stages - first);
-        fetch(tag, source, k, p.n_rows, first, n, [&](int row) { return row * (k / 2); });
-#pragma unroll 1
-        for (int j = 0; j < n; j++)
-          mma_stage(s.f.act[w] + j * plan.tiles_per_warp * p.n_rows * kRowBytes, p.n_rows, g, g < p.n_rows, plan.tiles_per_warp, c);
-        __syncwarp();
-      }
-      give(c);
+    const int k_tiles = plan.tiles_per_warp;
+    const Route& route = f().route[d.layer & 1];
+    int count = d.tile_count;
+    if (op == Opcode::kMoeUpGateActDrain || experts) stage(pos);  // the route is in place once the first stage is
+    if (op == Opcode::kMoeUpGateActDrain) {
+      const int2 items = slice(d, route, layer.intermediate / 8);
+      count = items.y - items.x;
     }
-  }
-
-  __device__ void expert_upgate(const TaskDescriptor& d, int intermediate) {
-    mbar_wait(at, &s.ring_full[pos.slot], pos.phase, WaitKind::kRingFull);  // then the route is in place
-    const int2 items = slice(d, s.f.route[d.layer & 1], intermediate / 8);
-    normed_tiles(items.y - items.x);
-  }
-
-  // Sum over the union of experts, ascending; a batch of experts with few (row, slot) pairs is fetched at once.
-  __device__ void expert_down(const TaskDescriptor& d, int intermediate) {
-    const PackPlan plan = PackPlan::of(intermediate);
-    const int k_tiles = plan.stages * plan.tiles_per_warp, max_pairs = Fixed<NB>::kActBytes / (k_tiles * kRowBytes);
-    const uint32_t tag = tag_of(p, d.layer);
-    normed_layer = -1;
-    mbar_wait(at, &s.ring_full[pos.slot], pos.phase, WaitKind::kRingFull);  // then the route is in place
-    const Route& route = s.f.route[d.layer & 1];
+    if (!normed) normed_layer = -1;
+    const int n_parts = experts ? route.n_experts : normed ? 1 : plan.stages;
+    const int fits = Fixed<NB>::kActBytes / (kRowBytes * k_tiles);  // block rows x stages
 #pragma unroll 1
-    for (int i = 0; i < d.tile_count; i++) {
+    for (int i = 0; i < count; i++) {
       float c[2][4] = {};
-      int u = 0;
+      int part = 0;
 #pragma unroll 1
-      while (u < route.n_experts) {
-        const int first_pair = route.entry[u].begin;
-        int last = u, n = 0;
-        while (last < route.n_experts && n + __popc(route.entry[last].rows) <= max_pairs) n += __popc(route.entry[last++].rows);
-        fetch(tag, p.ffn, intermediate, n, 0, plan.stages,
-              [&](int b) { return route.pair[first_pair + b] * (intermediate / 2); });
+      while (part < n_parts) {
+        int last = part, n = NB, base = 0, stages = plan.stages;
+        if (normed) {
+          last = 1;
+        } else if (experts) {
+          base = route.entry[part].begin, n = 0;
+          while (last < n_parts && (n + __popc(route.entry[last].rows)) * stages <= fits) n += __popc(route.entry[last++].rows);
+          fetch(tag_of(p, d.layer), source, k, k_tiles, route.pair + base, n, 0, stages);
+        } else {
+          n = p.n_rows, stages = 1;
+          last = min(n_parts, part + fits / n);
+          fetch(tag_of(p, d.layer), source, k, k_tiles, nullptr, n, part, last - part);
+        }
+        const uint8_t* x = f().act[w] + t * 8;
 #pragma unroll 1
-        for (; u < last; u++) {
-          const RouteEntry e = route.entry[u];
-          const bool live = e.rows >> g & 1;
-          const int index = e.begin - first_pair + __popc(e.rows & ((1u << g) - 1));
+        for (; part < last; part++) {
+          bool live = g < n;
+          int index = g;
+          if (experts) {
+            const RouteEntry e = route.entry[part];
+            live = e.rows >> g & 1, index = e.begin - base + __popc(e.rows & ((1u << g) - 1));
+          }
+          const uint8_t* row = x + index * kRowBytes;
 #pragma unroll 1
-          for (int j = 0; j < plan.stages; j++)
-            mma_stage(s.f.act[w] + j * plan.tiles_per_warp * n * kRowBytes, n, index, live, plan.tiles_per_warp, c);
+          for (int j = 0; j < stages; j++, row += k_tiles * n * kRowBytes) mma_stage(row, n * kRowBytes, live, k_tiles, c);
+          if (!normed && !experts) x += k_tiles * n * kRowBytes;
         }
         __syncwarp();
       }
@@ -235,21 +214,36 @@ struct Consumer {
   }
 
   // ---------------------------------------------------------------- attention
-  // One split of one row's pages for the query heads of one KV head: two pages (128 tokens) at a time.
-  __device__ void attend(const TaskDescriptor& d, int row) {
+  // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. The next row's
+  // q is on its way while a row is worked on.
+  __device__ __forceinline__ void attention(const TaskDescriptor& d) {
+    const int width = p.n_heads / p.n_kv_heads * p.head_dim, piece = w * 32 + lane;  // one 16-byte piece of q per thread
+    const uint8_t* from = piece * 4 < width ? p.q + static_cast<size_t>(d.tile_begin) * width * 4 + piece * 16 : nullptr;
+    const size_t stride = static_cast<size_t>(p.n_kv_heads) * width * 4;
+    const uint32_t tag = tag_of(p, d.layer);
+    uint4 x = from ? load_volatile(from) : uint4{};
+#pragma unroll 1
+    for (int r = 0; r < p.n_rows; r++) {
+      if (from) {
+        if (!tagged(x, tag)) {
+          uint4 again[1];
+          const uint32_t at[1] = {0};
+          gather<1>(p, ordinal, tag, from, again, at);
+          x = again[0];
+        }
+        *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {x.x, x.z};
+        from += stride;
+        if (r + 1 < p.n_rows) x = load_volatile(from);
+      }
+      sync();
+      attend(d, r);
+    }
+  }
+
+  __device__ __forceinline__ void attend(const TaskDescriptor& d, int row) {
     const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin, k_tiles = hd / 16;
     const PageRange range = page_range(p, row, d.flags & kFlagSliding, d.split);
     const uint32_t tag = tag_of(p, d.layer);
-    const int n_pieces = heads * hd / 4;  // 16-byte pieces of four values
-#pragma unroll 1
-    for (int piece = w * 32 + lane; piece < n_pieces; piece += kConsumers * 32) {
-      uint4 x[1];
-      const uint8_t* from = p.q + (static_cast<size_t>(row) * p.n_kv_heads + group) * heads * hd * 4 + piece * 16;
-      gather<1>(at, tag, x, [&](int) { return from; }, [](int) { return true; });
-      const int head = piece * 4 / hd, dim = piece * 4 % hd;
-      *reinterpret_cast<uint2*>(&s.f.q[head][dim]) = {x[0].x, x[0].z};
-    }
-    sync();
     float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
 #pragma unroll 1
     for (int page = range.begin; page < range.end; page += 2) {
@@ -270,7 +264,7 @@ struct Consumer {
       }
     }
     if (lane == 0 && w < heads) put(out + w * stride, hd, m, tag), put(out + w * stride, hd + 1, sum, tag);
-    sync();  // q is free again
+    sync();  // q, scores and probabilities are free again
   }
 
   // scores[head][token] of up to two pages; keys outside the window or past the row's end become -inf.
@@ -283,16 +277,16 @@ struct Consumer {
 #pragma unroll
       for (int k = 0; k < kMaxHeadDim / 16; k++) {
         if (k >= k_tiles) break;
-        const uint32_t* q = reinterpret_cast<const uint32_t*>(&s.f.q[g][k * 16 + 2 * t]);
+        const uint32_t* q = reinterpret_cast<const uint32_t*>(&f().q[g][k * 16 + 2 * t]);
         mma_bf16(c[k & 1], a[k * 32], q[0], q[4]);
       }
       const int token = half * 64 + tile * 16 + g, key = page * kPageTokens + token;
       const bool ok0 = key >= range.first_key && key < range.position;
       const bool ok1 = key + 8 >= range.first_key && key + 8 < range.position;
-      s.f.score[2 * t][token] = ok0 ? c[0][0] + c[1][0] : -INFINITY;
-      s.f.score[2 * t + 1][token] = ok0 ? c[0][1] + c[1][1] : -INFINITY;
-      s.f.score[2 * t][token + 8] = ok1 ? c[0][2] + c[1][2] : -INFINITY;
-      s.f.score[2 * t + 1][token + 8] = ok1 ? c[0][3] + c[1][3] : -INFINITY;
+      f().score[2 * t][token] = ok0 ? c[0][0] + c[1][0] : -INFINITY;
+      f().score[2 * t + 1][token] = ok0 ? c[0][1] + c[1][1] : -INFINITY;
+      f().score[2 * t][token + 8] = ok1 ? c[0][2] + c[1][2] : -INFINITY;
+      f().score[2 * t + 1][token + 8] = ok1 ? c[0][3] + c[1][3] : -INFINITY;
     }
     release(pos);
     if (two) release(pos.ahead(2));
@@ -303,7 +297,7 @@ struct Consumer {
     float x[4], top = m;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      x[i] = i < 2 || two ? s.f.score[w][lane + 32 * i] : -INFINITY;
+      x[i] = i < 2 || two ? f().score[w][lane + 32 * i] : -INFINITY;
       top = fmaxf(top, x[i]);
     }
 #pragma unroll
@@ -314,18 +308,18 @@ struct Consumer {
     for (int i = 0; i < 4; i++) {
       const float e = exp2f(x[i] - base);
       part += e;
-      s.f.prob[w][lane + 32 * i] = __float2bfloat16(e);
+      f().prob[w][lane + 32 * i] = __float2bfloat16(e);
     }
 #pragma unroll
     for (int i = 16; i; i >>= 1) part += __shfl_xor_sync(~0u, part, i);
     m = top, sum = sum * correction + part;
-    if (lane == 0) s.f.correction[w] = correction;
+    if (lane == 0) f().correction[w] = correction;
   }
 
   // acc[dim][head] += V^T p. On a page that is not full, tokens without a key are masked out of V: it may hold anything.
   __device__ __forceinline__ void values(const PageRange& range, int page, bool two, int k_tiles, float (&acc)[4]) {
     if (w < k_tiles) {
-      const float c0 = s.f.correction[2 * t], c1 = s.f.correction[2 * t + 1];
+      const float c0 = f().correction[2 * t], c1 = f().correction[2 * t + 1];
       acc[0] *= c0, acc[1] *= c1, acc[2] *= c0, acc[3] *= c1;
     }
 #pragma unroll 1
@@ -343,7 +337,7 @@ struct Consumer {
             v.x &= key_mask(range, key), v.y &= key_mask(range, key);
             v.z &= key_mask(range, key + 8), v.w &= key_mask(range, key + 8);
           }
-          const uint32_t* q = reinterpret_cast<const uint32_t*>(&s.f.prob[g][h * 64 + k * 16 + 2 * t]);
+          const uint32_t* q = reinterpret_cast<const uint32_t*>(&f().prob[g][h * 64 + k * 16 + 2 * t]);
           mma_bf16(acc, v, q[0], q[4]);
         }
       }
@@ -358,30 +352,21 @@ struct Consumer {
   }
 
   // ---------------------------------------------------------------- the walk
-  __device__ void loop(int n_tasks) {
-    DescriptorReader<NB> reader{s, {&p}};
+  __device__ __forceinline__ void loop(int n_tasks) {
+    DescriptorReader<NB> reader;
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
-      const TaskDescriptor& d = reader.open();
-      at = reader.at;
-      const int intermediate = d.layer < p.n_layers ? p.layers[d.layer].intermediate : 0;
-      if (d.flags & kFlagFusedNorm) need_norm(d.layer);
-      switch (static_cast<Opcode>(d.opcode)) {
-        case Opcode::kRouterGemm:
-        case Opcode::kQkvProj:
-        case Opcode::kFfnUpGateAct:
-        case Opcode::kLmHead: normed_tiles(d.tile_count); stamp(p, 2, d.layer); break;
-        case Opcode::kAttnDecode:
-#pragma unroll 1
-          for (int r = 0; r < p.n_rows; r++) attend(d, r);
-          stamp(p, 3, d.layer);
-          break;
-        case Opcode::kOProj: dense_tiles(d, p.attn, p.n_heads * p.head_dim); stamp(p, 6, d.layer); break;
-        case Opcode::kFfnDown: dense_tiles(d, p.ffn, intermediate); stamp(p, 7, d.layer); break;
-        case Opcode::kMoeUpGateActDrain: expert_upgate(d, intermediate); stamp(p, 4, d.layer); break;
-        case Opcode::kMoeDownDrain: expert_down(d, intermediate); stamp(p, 7, d.layer); break;
-        default: break;
+      const TaskDescriptor& d = reader.open(p);
+      ordinal = d.ordinal;
+      if ((d.flags & kFlagFusedNorm) && normed_layer != d.layer) {
+        stamp(p, 0, d.layer);
+        norm(d.layer);
+        stamp(p, 1, d.layer);
       }
+      const Opcode op = static_cast<Opcode>(d.opcode);
+      if (op == Opcode::kAttnDecode) attention(d);
+      else if (op != Opcode::kAttnCombine) gemm(d, p.layers[d.layer < p.n_layers ? d.layer : 0]);
+      stamp(p, op == Opcode::kAttnDecode ? 3 : op == Opcode::kQkvProj ? 2 : op == Opcode::kMoeUpGateActDrain ? 4 : op == Opcode::kOProj ? 6 : 7, d.layer);
       reader.close();
     }
   }

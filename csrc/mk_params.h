@@ -46,11 +46,10 @@ struct PackPlan {
   __host__ __device__ int k_tiles() const { return stages * tiles_per_warp * kConsumers; }
 };
 
-// Where a bounded wait that expired says so. Written by the first one only.
+// Where a bounded wait that expired says so. Written by the first one only; valid when the abort flag is set.
 struct Mailbox {
-  int32_t expired;  // 0: all is well
-  int32_t sm, warp, ordinal, opcode, layer, kind;  // kind: WaitKind
-  uint32_t seen, wanted;
+  uint32_t who;  // SM << 16 | warp << 8 | WaitKind
+  uint32_t ordinal, seen, wanted;
 };
 enum class WaitKind : int32_t { kNone, kDescriptor, kRingFull, kRingEmpty, kReduceFull, kReduceEmpty, kWarpSync, kData, kCounter };
 
@@ -80,7 +79,7 @@ struct Params {
   const int32_t* offsets;    // (gridDim + 1)
   uint32_t* abort_flag;
   Mailbox* mailbox;          // host-visible
-  uint64_t limit_ns;
+  uint64_t spin_limit;       // turns of one wait before it expires (a turn is 0.1 to 1 us)
   uint64_t* trace;           // (SMs, trace_slots) or null
   int32_t trace_slots;
   uint32_t step;             // tag = step * 256 + layer; never 0

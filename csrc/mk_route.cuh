@@ -11,19 +11,20 @@ __device__ __forceinline__ uint32_t ordered(float f) {
   return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-// Reads the tagged logits of all rows, writes `route`. Lane l holds experts 4 l .. 4 l + 3. Ties go to the lower id.
+// Reads the tagged logits of all rows, writes the layer's route. Lane l holds experts 4 l .. 4 l + 3. Ties go to the lower id.
 template <int NB>
-__device__ void make_route(const Params& p, const Where& at, int layer, Route& route) {
+__device__ __forceinline__ void make_route(const Params& p, int ordinal, int layer) {
+  Route& route = smem<NB>().f.route[layer & 1];
   const int lane = threadIdx.x & 31;
   const uint32_t tag = tag_of(p, layer);
   uint32_t rows_of[4] = {};   // bit r
   uint32_t slots_of[4] = {};  // 4 bits per row
 #pragma unroll 1
   for (int r = 0; r < p.n_rows; r++) {
-    uint4 raw[2];
-    const uint8_t* base = p.router + (static_cast<size_t>(r) * p.n_experts + lane * 4) * 8;
     const bool mine = lane * 4 < p.n_experts;
-    gather<2>(at, tag, raw, [&](int i) { return base + i * 16; }, [&](int) { return mine; });
+    const uint32_t at = (r * p.n_experts + lane * 4) * 8, from[2] = {mine ? at : kNowhere, mine ? at + 16 : kNowhere};
+    uint4 raw[2];
+    gather<2>(p, ordinal, tag, p.router, raw, from);
     float v[4] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].z), __uint_as_float(raw[1].x),
                   __uint_as_float(raw[1].z)};
     if (!mine) v[0] = v[1] = v[2] = v[3] = -INFINITY;
@@ -43,7 +44,7 @@ __device__ void make_route(const Params& p, const Where& at, int layer, Route& r
 #pragma unroll
       for (int j = 0; j < 4; j++)
         if (id == lane * 4 + j) {
-          weight = 1.f / (1.f + __expf(-v[j]));
+          weight = __fdividef(1.f, 1.f + __expf(-v[j]));
           v[j] = -INFINITY;
           rows_of[j] |= 1u << r;
           slots_of[j] |= static_cast<uint32_t>(k) << (4 * r);
