@@ -105,20 +105,24 @@ void attention_task(const StepContext& c, const TaskDescriptor& task, WorkerScra
 void attention_combine(const StepContext& c, const TaskDescriptor& task) {
   const ModelShape& model = *c.model;
   const int C = model.head_dim;
-  for (int item = task.tile_begin; item < task.tile_begin + task.tile_count; ++item) {
-    const int row = item / model.n_heads, head = item % model.n_heads;
+  const int end = (task.tile_begin + task.tile_count) * kTileRows;
+  for (int at = task.tile_begin * kTileRows, stop; at < end; at = stop) {  // a run of one head's dims
+    const int item = at / C, row = item / model.n_heads, head = item % model.n_heads;
+    const int first = at - item * C;
+    stop = std::min(end, (item + 1) * C);
+    const int n = stop - at;
     float top = -std::numeric_limits<float>::infinity();
     for (int s = 0; s < task.n_splits; ++s) top = std::max(top, partial(c, row, head, s)[C]);
-    float* out = c.buffers->attn.data() + static_cast<int64_t>(item) * C;
-    std::fill_n(out, C, 0.f);
+    float* out = c.buffers->attn.data() + at;
+    std::fill_n(out, n, 0.f);
     float total = 0.f;
     for (int s = 0; s < task.n_splits; ++s) {
       const float* part = partial(c, row, head, s);
       const float weight = std::exp(part[C] - top);
       total += weight * part[C + 1];
-      for (int i = 0; i < C; ++i) out[i] += weight * part[i];
+      for (int i = 0; i < n; ++i) out[i] += weight * part[first + i];
     }
-    for (int i = 0; i < C; ++i) out[i] /= total;
+    for (int i = 0; i < n; ++i) out[i] /= total;
   }
 }
 

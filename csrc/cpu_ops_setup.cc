@@ -66,7 +66,7 @@ int tile_limit(const StepContext& c, const TaskDescriptor& task) {
     case Opcode::kRouterTopK:
     case Opcode::kMoeCombine: return task.n_rows;
     case Opcode::kAttnDecode: return m.n_kv_heads;
-    case Opcode::kAttnCombine: return task.n_rows * m.n_heads;
+    case Opcode::kAttnCombine: return task.n_rows * m.n_heads * m.head_dim / kTileRows;
     case Opcode::kMoeGather: return task.n_rows * m.top_k;
     case Opcode::kAttnDrain:
     case Opcode::kRouteFinalize:

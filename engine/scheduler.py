@@ -165,7 +165,7 @@ def _layer_waves(
         )
 
     def combine() -> Wave:
-        tasks = row_tasks(Opcode.ATTN_COMBINE, layer, rows * plan.n_heads, n, n_rows=rows)
+        tasks = row_tasks(Opcode.ATTN_COMBINE, layer, rows * plan.attn_tiles, n, n_rows=rows)
         tasks["n_splits"] = splits
         return wave("combine", tasks, "attn")
 

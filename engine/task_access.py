@@ -120,7 +120,7 @@ def _attention(plan: ModelPlan, task: TaskView) -> Accesses:
         case Opcode.ATTN_COMBINE:
             return [_whole("attn_part", layer, n_parts)], [_tiles("attn", task)]
         case _:
-            reads = [_whole("attn", layer, task.n_rows * plan.n_heads)]
+            reads = [_whole("attn", layer, task.n_rows * plan.attn_tiles)]
             return reads, _out_tiles(plan, "o_out", layer, task)
 
 

@@ -59,6 +59,11 @@ class ModelPlan:
         return (self.n_heads + 2 * self.n_kv_heads) * self.head_dim // TILE_ROWS
 
     @property
+    def attn_tiles(self) -> int:
+        """Tiles of one row's attention output."""
+        return self.n_heads * self.head_dim // TILE_ROWS
+
+    @property
     def hidden_tiles(self) -> int:
         return self.hidden // TILE_ROWS
 
