@@ -171,6 +171,7 @@ void bind_linear(py::module_& m) {
       .value("PORTABLE", Isa::kPortable)
       .value("AVX2", Isa::kAvx2)
       .value("AVX512", Isa::kAvx512)
+      .value("AVX512_VNNI", Isa::kAvx512Vnni)
       .finalize();
   m.def("best_isa", &best_isa);
   m.def("packed_row_bytes", &packed_row_bytes, "format"_a, "cols"_a);

@@ -16,12 +16,13 @@ bool has_avx2() {
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #else
 bool has_avx2() { return false; }
 bool has_avx512() { return false; }
+bool has_vnni() { return false; }
 #endif
 
 }  // namespace
@@ -39,6 +40,7 @@ int64_t packed_row_bytes(WeightFormat format, int32_t cols) {
 }
 
 Isa best_isa() {
+  if (has_vnni()) return Isa::kAvx512Vnni;
   if (has_avx512()) return Isa::kAvx512;
   return has_avx2() ? Isa::kAvx2 : Isa::kPortable;
 }
@@ -46,6 +48,7 @@ Isa best_isa() {
 const DotTable& dot_table(Isa isa) {
   CHECK_THAT(static_cast<int>(isa) <= static_cast<int>(best_isa()), "this CPU has no support for instruction set ",
              static_cast<int>(isa));
+  if (isa == Isa::kAvx512Vnni) return dot_table_avx512_vnni();
   if (isa == Isa::kAvx512) return dot_table_avx512();
   return isa == Isa::kAvx2 ? dot_table_avx2() : dot_table_portable();
 }

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "aligned_array.h"
 #include "check.h"
 
 namespace pointcode {
@@ -51,19 +52,23 @@ void linear(const Weight& weight, int index, const DotTable& kernels, int n_thre
   const auto decode = kernels.dequantize[static_cast<int>(weight.format)];
   const auto dot = kernels.dot[decode_first ? 0 : static_cast<int>(weight.format)];
   const int threads = useful_threads(n_threads, static_cast<int64_t>(weight.rows) * cols * n);
+  const auto pack = kernels.pack[decode_first ? 0 : static_cast<int>(weight.format)];
+  const int64_t packed_bytes = pack == nullptr ? 0 : kernels.packed_bytes(weight.cols);
+  const AlignedArray<uint8_t> packed(static_cast<size_t>(packed_bytes * n));
+  for (int r = 0; r < n && pack != nullptr; ++r) pack(x + r * cols, weight.cols, packed.data() + r * packed_bytes);
   share_rows(weight.rows, threads, [&](int begin, int end) {
     std::vector<float> decoded(decode_first ? static_cast<size_t>(kRowsAtOnce * cols) : 0);
     for (int64_t i = begin; i < end; i += kRowsAtOnce) {
       const int rows = std::min(kRowsAtOnce, end - static_cast<int>(i));
-      const uint8_t* packed = matrix + i * weight.row_bytes;
+      const uint8_t* stored = matrix + i * weight.row_bytes;
       for (int64_t j = 0; j < rows && decode_first; ++j) {
-        decode(packed + j * weight.row_bytes, weight.cols, decoded.data() + j * cols);
+        decode(stored + j * weight.row_bytes, weight.cols, decoded.data() + j * cols);
       }
-      const auto* weights = decode_first ? reinterpret_cast<const uint8_t*>(decoded.data()) : packed;
+      const auto* weights = decode_first ? reinterpret_cast<const uint8_t*>(decoded.data()) : stored;
       const int64_t row_bytes = decode_first ? cols * 4 : weight.row_bytes;
       for (int64_t r = 0; r < n; r += kMaxDotRows) {
         const int some = std::min(kMaxDotRows, n - static_cast<int>(r));
-        dot({weights, row_bytes, rows, weight.cols, some, x + r * cols, cols, y + r * weight.rows + i, weight.rows});
+        dot({weights, row_bytes, rows, weight.cols, some, x + r * cols, cols, packed.data() + r * packed_bytes, y + r * weight.rows + i, weight.rows});
       }
     }
   });

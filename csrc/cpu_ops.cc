@@ -87,7 +87,7 @@ void qkv_proj(const StepContext& c, const TaskDescriptor& task, WorkerScratch& s
     const int run = model.rope_interleaved || tile.part == QkvTile::kValue ? kTileRows : kTileRows / 2;
     for (int i = 0; i < kTileRows; i += run) {
       const int row_begin = tile.head * model.head_dim + row_in_head(model, tile, i);
-      project(c, weight, 0, row_begin, run, x, model.hidden, R, &y[0][i], kTileRows);
+      project(c, scratch.packs, weight, 0, row_begin, run, x, model.hidden, R, &y[0][i], kTileRows);
       for (int r = 0; r < R && bias != nullptr; ++r) {
         for (int j = 0; j < run; ++j) y[r][i + j] += bias[row_begin + j];
       }
@@ -125,8 +125,8 @@ void ffn_upgate_act(const StepContext& c, const TaskDescriptor& task, WorkerScra
   scratch.output.resize(static_cast<size_t>(2 * R * units));
   float* gate = scratch.output.data();
   float* up = gate + static_cast<ptrdiff_t>(R) * units;
-  project(c, model.weight(task.layer, WeightKind::kGate), 0, begin, units, x, model.hidden, R, gate, units);
-  project(c, model.weight(task.layer, WeightKind::kUp), 0, begin, units, x, model.hidden, R, up, units);
+  project(c, scratch.packs, model.weight(task.layer, WeightKind::kGate), 0, begin, units, x, model.hidden, R, gate, units);
+  project(c, scratch.packs, model.weight(task.layer, WeightKind::kUp), 0, begin, units, x, model.hidden, R, up, units);
   for (int r = 0; r < R; ++r) {
     float* out = c.buffers->ffn_hidden.data() + static_cast<int64_t>(r) * c.buffers->max_ffn + begin;
     c.kernels->silu_mul(gate + static_cast<ptrdiff_t>(r) * units, up + static_cast<ptrdiff_t>(r) * units, units, 1.f, out);
@@ -140,10 +140,10 @@ void ffn_down(const StepContext& c, const TaskDescriptor& task, WorkerScratch& s
   const int n = std::min(task.tile_count * kTileRows, model.hidden - begin);
   const Weight& weight = model.weight(task.layer, WeightKind::kDown);
   if (!(task.flags & kFlagAddResidual)) {
-    return project(c, weight, 0, begin, n, b.ffn_hidden.data(), b.max_ffn, R, b.ffn_out.data() + begin, model.hidden);
+    return project(c, scratch.packs, weight, 0, begin, n, b.ffn_hidden.data(), b.max_ffn, R, b.ffn_out.data() + begin, model.hidden);
   }
   scratch.output.resize(static_cast<size_t>(R * n));
-  project(c, weight, 0, begin, n, b.ffn_hidden.data(), b.max_ffn, R, scratch.output.data(), n);
+  project(c, scratch.packs, weight, 0, begin, n, b.ffn_hidden.data(), b.max_ffn, R, scratch.output.data(), n);
   for (int r = 0; r < R; ++r) {
     const int64_t at = static_cast<int64_t>(r) * model.hidden + begin;
     for (int i = 0; i < n; ++i) {
@@ -153,18 +153,18 @@ void ffn_down(const StepContext& c, const TaskDescriptor& task, WorkerScratch& s
 }
 
 // O_PROJ, ROUTER_GEMM and LM_HEAD: output rows straight into a buffer of `width` columns.
-void plain_gemm(const StepContext& c, const TaskDescriptor& task, const Weight& weight, const float* x, int64_t x_stride,
-                float* out, int width) {
+void plain_gemm(const StepContext& c, const TaskDescriptor& task, PackCache& packs, const Weight& weight, const float* x,
+                int64_t x_stride, float* out, int width) {
   const int begin = task.tile_begin * kTileRows;
   const int n = std::min(task.tile_count * kTileRows, width - begin);
-  project(c, weight, 0, begin, n, x, x_stride, c.n_rows(), out + begin, width);
+  project(c, packs, weight, 0, begin, n, x, x_stride, c.n_rows(), out + begin, width);
 }
 
 void lm_head(const StepContext& c, const TaskDescriptor& task, WorkerScratch& scratch) {
   const ModelShape& model = *c.model;
   float* logits = c.buffers->logits.data();
   const float* x = task_input(c, task, WeightKind::kFinalNorm, scratch);
-  plain_gemm(c, task, model.weight(model.n_layers, WeightKind::kLmHead), x, model.hidden, logits, model.vocab);
+  plain_gemm(c, task, scratch.packs, model.weight(model.n_layers, WeightKind::kLmHead), x, model.hidden, logits, model.vocab);
   if (model.logit_scale == 1.f) return;
   const int begin = task.tile_begin * kTileRows;
   const int end = std::min(begin + task.tile_count * kTileRows, model.vocab);
@@ -205,8 +205,23 @@ void store_cache(uint8_t* base, WeightFormat format, int64_t index, const float*
   }
 }
 
-void project(const StepContext& c, const Weight& weight, int index, int row_begin, int n_weights, const float* x,
-             int64_t x_stride, int n_rows, float* y, int64_t y_stride) {
+const uint8_t* PackCache::get(const DotTable& kernels, WeightFormat format, const float* x, int64_t stride, int n_rows,
+                              int cols) {
+  const auto f = static_cast<size_t>(format);
+  if (kernels.pack[f] == nullptr) return nullptr;
+  const Key key{x, n_rows, cols};
+  if (keys_[f] == key) return data_[f].data();
+  const auto row_bytes = static_cast<size_t>(kernels.packed_bytes(cols));
+  if (data_[f].size() < row_bytes * static_cast<size_t>(n_rows)) {
+    data_[f] = AlignedArray<uint8_t>(row_bytes * static_cast<size_t>(n_rows));
+  }
+  for (int r = 0; r < n_rows; ++r) kernels.pack[f](x + r * stride, cols, data_[f].data() + static_cast<size_t>(r) * row_bytes);
+  keys_[f] = key;
+  return data_[f].data();
+}
+
+void project(const StepContext& c, PackCache& packs, const Weight& weight, int index, int row_begin, int n_weights,
+             const float* x, int64_t x_stride, int n_rows, float* y, int64_t y_stride) {
   const auto* matrix = static_cast<const uint8_t*>(weight.data) + index * weight.matrix_bytes;
   DotJob job;
   job.weights = matrix + row_begin * weight.row_bytes;
@@ -216,6 +231,7 @@ void project(const StepContext& c, const Weight& weight, int index, int row_begi
   job.n_rows = n_rows;
   job.x = x;
   job.x_stride = x_stride;
+  job.packed = packs.get(*c.kernels, weight.format, x, x_stride, n_rows, weight.cols);
   job.y = y;
   job.y_stride = y_stride;
   c.kernels->dot[static_cast<int>(weight.format)](job);
@@ -231,8 +247,7 @@ void normalise(const StepContext& c, const float* weight, const float* x, float*
   }
   for (int i = 0; i < n; ++i) out[i] = x[i] - mean;
   float square_sum = 0.f;
-  DotJob job{reinterpret_cast<const uint8_t*>(out), 0, 1, n, 1, out, 0, &square_sum, 0};
-  c.kernels->dot[0](job);
+  c.kernels->dot[0]({reinterpret_cast<const uint8_t*>(out), 0, 1, n, 1, out, 0, nullptr, &square_sum, 0});
   const float scale = 1.f / std::sqrt(square_sum / static_cast<float>(n) + c.model->eps);
   for (int i = 0; i < n; ++i) out[i] = out[i] * scale * weight[i];
 }
@@ -251,6 +266,7 @@ const float* task_input(const StepContext& c, const TaskDescriptor& task, Weight
 void run_task(const StepContext& c, const TaskDescriptor& task, WorkerScratch& scratch) {
   const ModelShape& model = *c.model;
   StepBuffers& b = *c.buffers;
+  scratch.packs.forget();
   switch (static_cast<Opcode>(task.opcode)) {
     case Opcode::kAddRmsNorm: return add_rmsnorm(c, task);
     case Opcode::kQkvProj: return qkv_proj(c, task, scratch);
@@ -258,13 +274,13 @@ void run_task(const StepContext& c, const TaskDescriptor& task, WorkerScratch& s
     case Opcode::kAttnDrain: return attention_task(c, task, scratch);
     case Opcode::kAttnCombine: return attention_combine(c, task);
     case Opcode::kOProj:
-      return plain_gemm(c, task, model.weight(task.layer, WeightKind::kO), b.attn.data(),
+      return plain_gemm(c, task, scratch.packs, model.weight(task.layer, WeightKind::kO), b.attn.data(),
                         static_cast<int64_t>(model.n_heads) * model.head_dim, b.o_out.data(), model.hidden);
     case Opcode::kFfnUpGateAct: return ffn_upgate_act(c, task, scratch);
     case Opcode::kFfnDown: return ffn_down(c, task, scratch);
     case Opcode::kRouterGemm: {
       const float* x = task_input(c, task, model.parallel_block ? WeightKind::kNormAttn : WeightKind::kNormFfn, scratch);
-      return plain_gemm(c, task, model.weight(task.layer, WeightKind::kRouter), x, model.hidden, b.router_logits.data(),
+      return plain_gemm(c, task, scratch.packs, model.weight(task.layer, WeightKind::kRouter), x, model.hidden, b.router_logits.data(),
                         model.n_experts);
     }
     case Opcode::kRouterTopK: return router_topk_rows(c, task);

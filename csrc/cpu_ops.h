@@ -1,35 +1,18 @@
 // The 16 opcodes on the CPU: what a worker thread does for one task. No synchronisation here except the claim queues.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "aligned_array.h"
 #include "cpu_dot.h"
 #include "model_shape.h"
 #include "step_backend.h"
 #include "task.h"
 
 namespace pointcode {
-
-// 64-byte aligned array; zeroed when made.
-template <typename T>
-class AlignedArray {
- public:
-  AlignedArray() = default;
-  explicit AlignedArray(size_t size) : size_(size), data_(new (std::align_val_t(64)) T[size]()) {}
-  T* data() const { return data_.get(); }
-  size_t size() const { return size_; }
-  T& operator[](size_t i) const { return data_[static_cast<ptrdiff_t>(i)]; }
-
- private:
-  struct Free {
-    void operator()(T* p) const { ::operator delete[](p, std::align_val_t(64)); }
-  };
-  size_t size_ = 0;
-  std::unique_ptr<T[], Free> data_;
-};
 
 // A counter or a claim queue alone in its cache lines.
 struct alignas(128) PaddedCounter {
@@ -85,8 +68,27 @@ struct StepContext {
   }
 };
 
+// Activations in the form that a format's kernel wants, made on first use and kept while the same rows are asked for.
+class PackCache {
+ public:
+  // Packed rows of x for `format`, or nullptr where its kernel reads fp32.
+  const uint8_t* get(const DotTable& kernels, WeightFormat format, const float* x, int64_t stride, int n_rows, int cols);
+  // Must be called when values behind a pointer change: at the start of a task, and when a buffer is refilled.
+  void forget() { keys_.fill({}); }
+
+ private:
+  struct Key {
+    const float* x = nullptr;
+    int n_rows = 0, cols = 0;
+    bool operator==(const Key&) const = default;
+  };
+  std::array<Key, kNumFormats> keys_;
+  std::array<AlignedArray<uint8_t>, kNumFormats> data_;
+};
+
 // Memory of one worker, reused by all its tasks.
 struct WorkerScratch {
+  PackCache packs;
   std::vector<float> input;  // normalised or gathered activation rows
   std::vector<float> output;
   std::vector<float> gathered;  // rows of one expert side by side
@@ -109,8 +111,8 @@ void begin_step(StepContext& context);
 // --- parts, shared by the cpu_ops_*.cc files ---
 
 // y[r][i] = W[row_begin + i] . x[r] for matrix `index` of a bank.
-void project(const StepContext& context, const Weight& weight, int index, int row_begin, int n_weights, const float* x,
-             int64_t x_stride, int n_rows, float* y, int64_t y_stride);
+void project(const StepContext& context, PackCache& packs, const Weight& weight, int index, int row_begin, int n_weights,
+             const float* x, int64_t x_stride, int n_rows, float* y, int64_t y_stride);
 void normalise(const StepContext& context, const float* weight, const float* x, float* out);
 // The (R, hidden) input of a task: `normed`, or with FUSED_NORM the residual normalised into the scratch.
 const float* task_input(const StepContext& context, const TaskDescriptor& task, WeightKind norm, WorkerScratch& scratch);

@@ -36,7 +36,7 @@ void attend_page(const StepContext& c, int layer, int64_t page, int kv_head, int
   const int64_t offset = ((page * model.n_kv_heads + kv_head) * kPageTokens + begin) * row_bytes;
   const LayerCache& cache = c.caches[static_cast<size_t>(layer)];
   const int n_keys = end - begin;
-  c.kernels->dot[format]({cache.k + offset, row_bytes, n_keys, C, n, q, C, scores, kPageTokens});
+  c.kernels->dot[format]({cache.k + offset, row_bytes, n_keys, C, n, q, C, nullptr, scores, kPageTokens});
   for (int h = 0; h < n; ++h) {
     float* s = scores + h * kPageTokens;
     float *o = parts[h], &m = parts[h][C], &l = parts[h][C + 1];

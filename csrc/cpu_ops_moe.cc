@@ -40,8 +40,8 @@ void upgate_expert(const StepContext& c, int layer, const Route& route, int u, i
   scratch.output.resize(static_cast<size_t>(2 * n * units));
   float* gate = scratch.output.data();
   float* up = gate + static_cast<ptrdiff_t>(n) * units;
-  project(c, model.weight(layer, WeightKind::kExpertGate), expert, begin, units, x, model.hidden, n, gate, units);
-  project(c, model.weight(layer, WeightKind::kExpertUp), expert, begin, units, x, model.hidden, n, up, units);
+  project(c, scratch.packs, model.weight(layer, WeightKind::kExpertGate), expert, begin, units, x, model.hidden, n, gate, units);
+  project(c, scratch.packs, model.weight(layer, WeightKind::kExpertUp), expert, begin, units, x, model.hidden, n, up, units);
   for (int i = 0; i < n; ++i) {
     const auto pair = static_cast<size_t>(first + i);
     float* out = hidden_of(c, route.pair_row[pair], route.pair_slot[pair]) + begin;
@@ -77,6 +77,7 @@ void upgate_sliced(const StepContext& c, const TaskDescriptor& task, WorkerScrat
     const int n_tiles = std::min(tiles - tile, end - item);
     const int first = route.first_pair[static_cast<size_t>(u)], n = route.first_pair[static_cast<size_t>(u) + 1] - first;
     x.resize(static_cast<size_t>(n * model.hidden));
+    scratch.packs.forget();
     for (int i = 0; i < n; ++i) {
       const float* row = rows + static_cast<int64_t>(route.pair_row[static_cast<size_t>(first + i)]) * model.hidden;
       std::copy(row, row + model.hidden, x.data() + static_cast<ptrdiff_t>(i) * model.hidden);
@@ -91,13 +92,14 @@ const float* down_expert(const StepContext& c, int layer, const Route& route, in
   const int F = c.model->layers[static_cast<size_t>(layer)].intermediate;
   const int first = route.first_pair[static_cast<size_t>(u)], pairs = route.first_pair[static_cast<size_t>(u) + 1] - first;
   scratch.gathered.resize(static_cast<size_t>(pairs * F));
+  scratch.packs.forget();
   for (int i = 0; i < pairs; ++i) {
     const auto pair = static_cast<size_t>(first + i);
     const float* hidden = hidden_of(c, route.pair_row[pair], route.pair_slot[pair]);
     std::copy(hidden, hidden + F, scratch.gathered.data() + static_cast<ptrdiff_t>(i) * F);
   }
   scratch.output.resize(static_cast<size_t>(pairs * n));
-  project(c, c.model->weight(layer, WeightKind::kExpertDown), route.expert[static_cast<size_t>(u)], begin, n,
+  project(c, scratch.packs, c.model->weight(layer, WeightKind::kExpertDown), route.expert[static_cast<size_t>(u)], begin, n,
           scratch.gathered.data(), F, pairs, scratch.output.data(), n);
   return scratch.output.data();
 }

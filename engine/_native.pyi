@@ -264,6 +264,7 @@ class Isa(IntEnum):
     PORTABLE = 0
     AVX2 = 1
     AVX512 = 2
+    AVX512_VNNI = 3
 
 def best_isa() -> Isa: ...
 def packed_row_bytes(format: WeightFormat, cols: int) -> int: ...
