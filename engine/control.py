@@ -27,6 +27,7 @@ from .types import PrefillProgress, Request
 _LOG = logging.getLogger(__name__)
 PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
 IDLE_WAIT_S = 5.0  # everything that matters wakes the thread
+SAVED_PAGES = 4  # new pages worth a write of the prefix file while the process lives
 RESERVE_TOKENS = 4 * PAGE_TOKENS  # pages a row gets ahead of its position
 
 
@@ -123,6 +124,7 @@ class ControlPlane:
         self._rows: dict[int, Job] = {}
         self._starved = False  # the prefilling job waits for a row to end
         self._closing = False
+        self._saved = False
         with self._parked():
             self._set_backend()
         self._thread = threading.Thread(target=self._run, name="engine-control", daemon=True)
@@ -178,6 +180,8 @@ class ControlPlane:
             self._die(error)
 
     def _turn(self, notices: int) -> None:
+        if not notices:
+            self._save_once()
         self._drop_cancelled()
         if notices & (Notice.ENDED | Notice.PAGES | Notice.FAILED):
             with self._parked():
@@ -193,6 +197,12 @@ class ControlPlane:
             with self._parked():
                 self._retire_rows()
                 self._join_rows()
+
+    def _save_once(self) -> None:
+        """The first idle moment after a longer prompt writes it to disk, in case the process is killed later."""
+        idle = not self._rows and not self._waiting
+        if idle and not self._saved and self._prefix.n_unsaved >= SAVED_PAGES:
+            self._saved = self._prefix.save()
 
     @contextmanager
     def _parked(self) -> Generator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from .errors import CapacityError
@@ -93,8 +94,9 @@ class PagePool:
 
     def __init__(self, n_layers: int, n_pages: int, n_kv_heads: int, head_dim: int) -> None:
         shape = (n_layers, n_pages if n_layers else 0, n_kv_heads, PAGE_TOKENS, head_dim)
-        self.k = torch.zeros(shape)  # (L, P, G, T, C) fp32; zeros are committed on first touch only
-        self.v = torch.zeros(shape)  # (L, P, G, T, C) fp32
+        # NumPy's zeros take memory when they are first touched; torch.zeros would write all of them now.
+        self.k = torch.from_numpy(np.zeros(shape, np.float32))  # (L, P, G, T, C)
+        self.v = torch.from_numpy(np.zeros(shape, np.float32))  # (L, P, G, T, C)
         self.n_pages = shape[1]
         self._references = [0] * self.n_pages
         self._is_cached = bytearray(self.n_pages)

@@ -91,6 +91,11 @@ class PrefixCache:
         for entry in list(self._entries.values()):
             self._remove(entry)
 
+    @property
+    def n_unsaved(self) -> int:
+        """Pages that became known since the last save."""
+        return self._n_new
+
     def save(self) -> bool:
         """Writes the most recently used pages to the store; False when there is no store or nothing new."""
         if self._store is None or not self._n_new:
