@@ -84,7 +84,7 @@ def decide(mode: Mode, rules: Rules, tool: JudgedTool, arguments: Mapping[str, A
 
 
 def unreadable(rules: Rules) -> Callable[[str], bool]:
-    """Which names (relative to the workspace, or absolute) deny rules on `read` forbid; for `Workspace(unreadable=…)`."""
+    """Which names (relative to the workspace, or absolute) deny rules on `read` forbid; for `Workspace.unreadable`."""
     forbidding = [rule for rule in rules.of("deny") if rule.tool == "read" and rule.pattern is not None]
     return lambda name: any(path_matches(rule, (name,)) for rule in forbidding)
 
@@ -212,8 +212,5 @@ def _decide_shell(mode: Mode, rules: Rules, command: str, workspace: Workspace) 
         return Allow()
     if (reason := judge.guarded(folders=mode != "auto")) is not None:
         return Ask(reason, rule)
-    if mode == "auto":
-        reason = judge.unknowable()
-    else:
-        reason = judge.not_allowed()
+    reason = judge.unknowable() if mode == "auto" else judge.not_allowed()
     return Allow() if reason is None else Ask(reason, rule)

@@ -1,17 +1,17 @@
 """Permission rules: `tool` or `tool(glob on its command or path)`, read from settings and matched.
 
-In a command `*` stands for any text and `\\*` for a star; a rule without `*` is exact. In a path `*` stays within a name
-and `**` crosses folders for allow rules; deny and ask rules reach further: there `*` crosses folders, and a name
+In a command `*` stands for any text and `\\*` for a star; a rule without `*` is exact. In a path `*` stays within a
+name and `**` crosses folders for allow rules; deny and ask rules reach further: there `*` crosses folders, and a name
 without `/` is meant at any depth.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 Effect = Literal["allow", "ask", "deny"]
@@ -144,7 +144,7 @@ def path_matches(rule: Rule, names: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=512)
 def _path_regex(pattern: str, wide: bool) -> re.Pattern[str]:
-    body = os.path.expanduser(pattern) if pattern.startswith("~/") else pattern
+    body = str(Path(pattern).expanduser()) if pattern.startswith("~/") else pattern
     body = body.removeprefix("./")
     if body.endswith("/"):
         body += "**"

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -117,14 +118,25 @@ class ShellJudge:
     @cached_property
     def touched(self) -> tuple[Place, ...]:
         """Every existing or plainly named file that the line may touch, through globs and inside program texts too."""
-        places: dict[str, Place] = {}
-        for text in self._path_texts():
-            for name in self._expanded(text):
-                try:
-                    places.setdefault(name, self.workspace.resolve(name))
-                except ToolError:
-                    continue
+        places: dict[tuple[str, Path], Place] = {}
+        for cwd in self._cwds():
+            for text in self._path_texts():
+                for name in self._expanded(text, cwd):
+                    try:
+                        places.setdefault((name, cwd), self.workspace.resolve(name, cwd))
+                    except ToolError:
+                        continue
         return tuple(places.values())
+
+    def _cwds(self) -> list[Path]:
+        """The workspace and every folder that the line changes to."""
+        found = [self.workspace.root]
+        for words in self.tree.commands:
+            if base_name(words[0]) in ("cd", "pushd"):
+                for word in words[1:]:
+                    with suppress(ToolError):
+                        found.append(self.workspace.resolve(word.rstrip("\0")).path)
+        return list(dict.fromkeys(found))
 
     def _path_texts(self) -> Iterator[str]:
         for word in dict.fromkeys(self.tree.words):
@@ -135,18 +147,17 @@ class ShellJudge:
                 if piece and (os.path.lexists(self.workspace.root / piece) or re.search(r"[*?\[]", piece)):
                     yield piece
 
-    def _expanded(self, text: str) -> list[str]:
+    def _expanded(self, text: str, cwd: Path | None = None) -> list[str]:
         """A word and the files that it stands for as a glob."""
         if not re.search(r"[*?\[]", text):
             return [text]
-        base = os.path.expanduser(text) if text.startswith("~/") else text
-        found = glob.iglob(base, root_dir=self.workspace.root, include_hidden=True, recursive=True)
+        pattern = str(Path(text).expanduser()) if text.startswith("~/") else text
+        found = glob.iglob(pattern, root_dir=cwd or self.workspace.root, include_hidden=True)  # noqa: PTH207 - relative
         return [text, *(name for _, name in zip(range(MAX_EXPANDED), found, strict=False))]
 
     @cached_property
     def below(self) -> tuple[Place, ...]:
-        """Files in the workspace's folders that a command reading whole folders would come upon: secrets, and what rules
-        on reading name."""
+        """Files that a command reading whole folders would come upon: secrets, and what rules on reading name."""
         found: dict[Path, Place] = {}
         for words in self.tree.commands:
             if kind := _reads_folders(words):

@@ -11,10 +11,71 @@ from .shell_words import Simple
 NEVER_BY_WILDCARD = (
     WRAPPERS
     - frozenset(
-        ["docker", "podman", "kubectl", "make", "just", "npx", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "rye", "nix", "tox", "nox", "mise", "asdf", "bundle", "bunx", "pnpx", "find", "fd"]
+        [
+            "docker",
+            "podman",
+            "kubectl",
+            "make",
+            "just",
+            "npx",
+            "uv",
+            "uvx",
+            "poetry",
+            "pipenv",
+            "pdm",
+            "hatch",
+            "rye",
+            "nix",
+            "tox",
+            "nox",
+            "mise",
+            "asdf",
+            "bundle",
+            "bunx",
+            "pnpx",
+            "find",
+            "fd",
+        ]
     )
 ) | frozenset(
-    ["export", "declare", "typeset", "readonly", "local", "unset", "set", "shopt", "enable", "hash", "alias", "unalias", "pushd", "popd", "mapfile", "readarray", "read", "let", "getopts", "umask", "ulimit", "bind", "complete", "fc", "history", "jobs", "fg", "bg", "disown", "wait", "kill", "return", "exit", "break", "continue", "shift"]
+    [
+        "export",
+        "declare",
+        "typeset",
+        "readonly",
+        "local",
+        "unset",
+        "set",
+        "shopt",
+        "enable",
+        "hash",
+        "alias",
+        "unalias",
+        "pushd",
+        "popd",
+        "mapfile",
+        "readarray",
+        "read",
+        "let",
+        "getopts",
+        "umask",
+        "ulimit",
+        "bind",
+        "complete",
+        "fc",
+        "history",
+        "jobs",
+        "fg",
+        "bg",
+        "disown",
+        "wait",
+        "kill",
+        "return",
+        "exit",
+        "break",
+        "continue",
+        "shift",
+    ]
 )
 
 _SHORT = r"-[{}]+"
@@ -23,7 +84,8 @@ _NUMBER = r"-\d+|-[nc]\s*\+?\d*|--(lines|bytes)(=\+?-?\d+)?"
 READ_ONLY: dict[str, re.Pattern[str]] = {
     name: re.compile(options)
     for name, options in {
-        "ls": r"-[aAlhrtRSsd1FGgnopiCmxXkBbcqQuUvN]+|--(all|almost-all|human-readable|recursive|reverse|directory|inode|size|color(=\w+)?|sort=\w+|time=\w+|group-directories-first)",
+        "ls": r"-[aAlhrtRSsd1FGgnopiCmxXkBbcqQuUvN]+|--(all|almost-all|human-readable|recursive|reverse|"
+        r"directory|inode|size|color(=\w+)?|sort=\w+|time=\w+|group-directories-first)",
         "cat": r"-[AbEnsTuvet]+|--(number|number-nonblank|show-all|show-ends|show-tabs|squeeze-blank)",
         "head": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)",
         "tail": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)|\+\d+",
@@ -45,19 +107,33 @@ READ_ONLY: dict[str, re.Pattern[str]] = {
         "file": r"-[bihkLNprsvz0]+|--(brief|mime|mime-type|mime-encoding)",
         "du": r"-[aAbchHkLmsSx0]+|-d|-d\d+|--(max-depth=\d+|summarize|human-readable|apparent-size|total|all)",
         "df": r"-[ahHiklmPT]+",
-        "grep": r"-[EFGPiwxcLlnoqshHvyabTzZrRU]+|-[ABCmde]|-[ABCm]\d+|-e.*|--(color(=\w+)?|include=.*|exclude=.*|exclude-dir=.*|ignore-case|word-regexp|line-number|count|files-with-matches|files-without-match|invert-match|only-matching|recursive|fixed-strings|extended-regexp|perl-regexp|no-messages|with-filename|no-filename|max-count=\d+|(after-|before-)?context=\d+|binary-files=\w+|text|regexp=.*)",
-        "rg": r"-[iSswxvcloNnHIFPUauL0.]+|-[ABCmegtT]|-[ABCm]\d+|-[egtT].*|--(hidden|no-ignore|ignore-case|smart-case|case-sensitive|word-regexp|line-number|no-line-number|count|files-with-matches|files-without-match|files|fixed-strings|only-matching|heading|no-heading|with-filename|no-filename|glob=.*|type=\w+|max-count=\d+|(after-|before-)?context=\d+|color=\w+|sort=\w+|multiline|stats|json|max-depth=\d+|regexp=.*)",
-        "sort": r"-[bdfghiMnRrVcCmsuz]+|-[kt].*|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|ignore-case|field-separator=.*|key=.*)",
+        "grep": r"-[EFGPiwxcLlnoqshHvyabTzZrRU]+|-[ABCmde]|-[ABCm]\d+|-e.*|--(color(=\w+)?|include=.*|"
+        r"exclude=.*|exclude-dir=.*|ignore-case|word-regexp|line-number|count|files-with-matches|"
+        r"files-without-match|invert-match|only-matching|recursive|fixed-strings|extended-regexp|perl-regexp|"
+        r"no-messages|with-filename|no-filename|max-count=\d+|(after-|before-)?context=\d+|binary-files=\w+|"
+        r"text|regexp=.*)",
+        "rg": r"-[iSswxvcloNnHIFPUauL0.]+|-[ABCmegtT]|-[ABCm]\d+|-[egtT].*|--(hidden|no-ignore|ignore-case|"
+        r"smart-case|case-sensitive|word-regexp|line-number|no-line-number|count|files-with-matches|"
+        r"files-without-match|files|fixed-strings|only-matching|heading|no-heading|with-filename|no-filename|"
+        r"glob=.*|type=\w+|max-count=\d+|(after-|before-)?context=\d+|color=\w+|sort=\w+|multiline|stats|json|"
+        r"max-depth=\d+|regexp=.*)",
+        "sort": r"-[bdfghiMnRrVcCmsuz]+|-[kt].*|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|"
+        r"ignore-case|field-separator=.*|key=.*)",
         "uniq": r"-[cdDuiz]+|-[fsw]\d*|--(count|repeated|unique|ignore-case)",
-        "cut": r"-[bcfdsnz].*|--(fields|delimiter|characters|bytes|output-delimiter)=.*|--complement|--only-delimited",
+        "cut": r"-[bcfdsnz].*|--(fields|delimiter|characters|bytes|output-delimiter)=.*|--complement|"
+        r"--only-delimited",
         "tr": r"-[cCdst]+",
-        "diff": r"-[abBcdeiNnpqrstTuUwyE]+|-[UC]\d+|--(unified(=\d+)?|brief|recursive|side-by-side|ignore-all-space|ignore-space-change|ignore-blank-lines|color(=\w+)?|stat)",
+        "diff": r"-[abBcdeiNnpqrstTuUwyE]+|-[UC]\d+|--(unified(=\d+)?|brief|recursive|side-by-side|"
+        r"ignore-all-space|ignore-space-change|ignore-blank-lines|color(=\w+)?|stat)",
         "cmp": r"-[bls]+",
         "comm": r"-[123]+",
         "column": r"-[tx]+|-s.*|-c\d+",
         "tree": r"-[adfilpshugDFtrvcUCnLIPNqxJX]+|-L\d+|--(dirsfirst|noreport|prune|gitignore|filelimit=?\d*)",
-        "find": r"-(name|iname|path|ipath|wholename|regex|iregex|type|maxdepth|mindepth|size|mtime|mmin|ctime|cmin|atime|amin|newer|empty|not|o|a|or|and|print|print0|prune|perm|user|group|links|daystart|depth|true|false|readable|executable|writable|xdev|mount|L|P|H|\d+[kMGcwb]?)",
-        "sed": r"-[nErsuz]+|-e|--(quiet|silent|expression=.*|regexp-extended|null-data|separate|unbuffered|posix|sandbox)",
+        "find": r"-(name|iname|path|ipath|wholename|regex|iregex|type|maxdepth|mindepth|size|mtime|mmin|ctime|"
+        r"cmin|atime|amin|newer|empty|not|o|a|or|and|print|print0|prune|perm|user|group|links|daystart|depth|"
+        r"true|false|readable|executable|writable|xdev|mount|L|P|H|\d+[kMGcwb]?)",
+        "sed": r"-[nErsuz]+|-e|--(quiet|silent|expression=.*|regexp-extended|null-data|separate|unbuffered|"
+        r"posix|sandbox)",
         "cd": r"(?!)",
         "test": r"-\w+",
         "date": r"-[uRI]+|--(utc|iso-8601(=\w+)?|rfc-3339=\w+)",
@@ -67,22 +143,29 @@ READ_ONLY: dict[str, re.Pattern[str]] = {
     }.items()
 }
 _LOG_OPTIONS = (
-    r"-[pusnwbzgGiEFPcmMR]+|-\d+|-[UnSGLM]\d*.*|--(oneline|graph|stat(=\S+)?|shortstat|numstat|name-only|name-status|all|decorate(=\w+)?|no-decorate|"
-    r"patch|no-patch|raw|summary|abbrev-commit|abbrev=\d+|no-color|color(=\w+)?|reverse|merges|no-merges|first-parent|follow|cached|staged|"
-    r"word-diff(=\w+)?|unified=\d+|ignore-all-space|ignore-space-change|no-renames|find-renames(=\S+)?|diff-filter=\w+|minimal|histogram|patience|"
-    r"max-count=\d+|skip=\d+|since=.*|until=.*|after=.*|before=.*|author=.*|committer=.*|grep=.*|format=.*|pretty(=.*)?|date=.*|branches|tags|"
-    r"remotes|no-ext-diff|no-textconv|check|exit-code|quiet|full-index|relative(=.*)?|no-prefix|topo-order|date-order|left-right|merge-base)"
+    r"-[pusnwbzgGiEFPcmMR]+|-\d+|-[UnSGLM]\d*.*|--(oneline|graph|stat(=\S+)?|shortstat|numstat|name-only|"
+    r"name-status|all|decorate(=\w+)?|no-decorate|"
+    r"patch|no-patch|raw|summary|abbrev-commit|abbrev=\d+|no-color|color(=\w+)?|reverse|merges|no-merges|"
+    r"first-parent|follow|cached|staged|"
+    r"word-diff(=\w+)?|unified=\d+|ignore-all-space|ignore-space-change|no-renames|find-renames(=\S+)?|"
+    r"diff-filter=\w+|minimal|histogram|patience|"
+    r"max-count=\d+|skip=\d+|since=.*|until=.*|after=.*|before=.*|author=.*|committer=.*|grep=.*|format=.*|"
+    r"pretty(=.*)?|date=.*|branches|tags|"
+    r"remotes|no-ext-diff|no-textconv|check|exit-code|quiet|full-index|relative(=.*)?|no-prefix|topo-order|"
+    r"date-order|left-right|merge-base)"
 )
 GIT_READ_ONLY: dict[str, re.Pattern[str]] = {
     name: re.compile(options)
     for name, options in {
-        "status": r"-[sbuvz]+|-u\w+|--(short|branch|porcelain(=\w+)?|untracked-files(=\w+)?|ignored(=\w+)?|long|verbose|show-stash|ahead-behind)",
+        "status": r"-[sbuvz]+|-u\w+|--(short|branch|porcelain(=\w+)?|untracked-files(=\w+)?|ignored(=\w+)?|long|"
+        r"verbose|show-stash|ahead-behind)",
         "log": _LOG_OPTIONS,
         "diff": _LOG_OPTIONS,
         "show": _LOG_OPTIONS,
         "shortlog": r"-[nsec]+",
         "blame": r"-[wlstfneCM]+|-L.*|--(line-porcelain|porcelain|date=\w+)",
-        "rev-parse": r"--(abbrev-ref|short(=\d+)?|show-toplevel|verify|git-dir|is-inside-work-tree|show-prefix|symbolic-full-name|quiet)",
+        "rev-parse": r"--(abbrev-ref|short(=\d+)?|show-toplevel|verify|git-dir|is-inside-work-tree|show-prefix|"
+        r"symbolic-full-name|quiet)",
         "ls-files": r"-[cdmoistuvz]+|--(cached|deleted|modified|others|stage|exclude-standard|full-name)",
         "ls-tree": r"-[drtlz]+|--(name-only|long|full-name|full-tree)",
         "describe": r"--(tags|always|dirty|long|abbrev=\d+|all)",
@@ -115,13 +198,17 @@ DANGEROUS: dict[str, re.Pattern[str]] = {
         "man": r"-[A-Za-z]*[PHCpE].*|--pa.*|--ht.*|--br.*|--co.*|--pre.*",
         "less": r".*",
         "more": r".*",
-        "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
-        "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
+        "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|"
+        r"--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
+        "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|"
+        r"--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
         "zip": r"-.*T.*|--unzip.*|--test.*",
         "rsync": r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*|--daemon",
         "scp": r"-[A-Za-z]*[SoF].*",
-        "curl": r"-[A-Za-z]*[oOKTJDc].*|--output.*|--remote.*|--config.*|--upload.*|--dump.*|--cookie-jar.*|--trace.*|--libcurl.*|--stderr.*|--etag-save.*",
-        "wget": r"-[A-Za-z]*[OoaePirE].*|--output.*|--append.*|--execute.*|--use-askpass.*|--config.*|--directory.*|--post-file.*|--body-file.*|--save.*",
+        "curl": r"-[A-Za-z]*[oOKTJDc].*|--output.*|--remote.*|--config.*|--upload.*|--dump.*|--cookie-jar.*|"
+        r"--trace.*|--libcurl.*|--stderr.*|--etag-save.*",
+        "wget": r"-[A-Za-z]*[OoaePirE].*|--output.*|--append.*|--execute.*|--use-askpass.*|--config.*|"
+        r"--directory.*|--post-file.*|--body-file.*|--save.*",
         "file": r"-[A-Za-z]*[CmS].*|--compile|--magic.*",
         "date": r"-[A-Za-z]*[sf].*|--se.*|--file.*",
         "yq": r"-[A-Za-z]*i.*|--in.*",
@@ -141,7 +228,32 @@ DANGEROUS: dict[str, re.Pattern[str]] = {
     }.items()
 }
 DANGEROUS_GIT = frozenset(
-    ["bisect", "submodule", "filter-branch", "difftool", "mergetool", "config", "credential", "daemon", "fast-import", "send-email", "instaweb", "gui", "citool", "hook", "maintenance", "archive", "bundle", "format-patch", "update-ref", "update-index", "symbolic-ref", "replace", "notes", "clean"]
+    [
+        "bisect",
+        "submodule",
+        "filter-branch",
+        "difftool",
+        "mergetool",
+        "config",
+        "credential",
+        "daemon",
+        "fast-import",
+        "send-email",
+        "instaweb",
+        "gui",
+        "citool",
+        "hook",
+        "maintenance",
+        "archive",
+        "bundle",
+        "format-patch",
+        "update-ref",
+        "update-index",
+        "symbolic-ref",
+        "replace",
+        "notes",
+        "clean",
+    ]
 )
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\]|\\.)*/I?)?(?:,(?:\+?\d+|\$|/(?:[^/\\]|\\.)*/I?))?!?"
 _SED_SUBSTITUTE = r"s([/|,#:@!%])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*"
@@ -209,7 +321,7 @@ def danger(command: Simple) -> str | None:
         return words[0]
     match name:
         case "uniq":
-            operands = [w for w in split_options(words)[1]]
+            operands = split_options(words)[1]
             return operands[1] if len(operands) > 1 else None
         case "sed":
             return _sed_danger(words)

@@ -17,13 +17,137 @@ from .shell_words import quoted
 MAX_DEPTH = 6
 SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "busybox"])
 WRAPPERS = SHELLS | frozenset(
-    ["env", "sudo", "doas", "xargs", "timeout", "nohup", "time", "nice", "ionice", "stdbuf", "setsid", "eval", "exec", "command", "builtin", "source", ".", "trap", "watch", "script", "su", "chroot", "unshare", "nsenter", "flock", "parallel", "strace", "ltrace", "gdb", "catchsegv", "coproc", "ssh", "torify", "proxychains", "firejail", "bwrap", "taskset", "chrt", "unbuffer", "faketime", "dbus-run-session", "xvfb-run", "pkexec", "runuser", "start-stop-daemon", "systemd-run", "at", "batch", "entr", "find", "fd", "npx", "pnpx", "bunx", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "rye", "nix", "nix-shell", "direnv", "bundle", "docker", "podman", "kubectl", "make", "just", "tox", "nox", "mise", "asdf"]
+    [
+        "env",
+        "sudo",
+        "doas",
+        "xargs",
+        "timeout",
+        "nohup",
+        "time",
+        "nice",
+        "ionice",
+        "stdbuf",
+        "setsid",
+        "eval",
+        "exec",
+        "command",
+        "builtin",
+        "source",
+        ".",
+        "trap",
+        "watch",
+        "script",
+        "su",
+        "chroot",
+        "unshare",
+        "nsenter",
+        "flock",
+        "parallel",
+        "strace",
+        "ltrace",
+        "gdb",
+        "catchsegv",
+        "coproc",
+        "ssh",
+        "torify",
+        "proxychains",
+        "firejail",
+        "bwrap",
+        "taskset",
+        "chrt",
+        "unbuffer",
+        "faketime",
+        "dbus-run-session",
+        "xvfb-run",
+        "pkexec",
+        "runuser",
+        "start-stop-daemon",
+        "systemd-run",
+        "at",
+        "batch",
+        "entr",
+        "find",
+        "fd",
+        "npx",
+        "pnpx",
+        "bunx",
+        "uv",
+        "uvx",
+        "poetry",
+        "pipenv",
+        "pdm",
+        "hatch",
+        "rye",
+        "nix",
+        "nix-shell",
+        "direnv",
+        "bundle",
+        "docker",
+        "podman",
+        "kubectl",
+        "make",
+        "just",
+        "tox",
+        "nox",
+        "mise",
+        "asdf",
+    ]
 )
 INTERPRETERS = frozenset(
-    ["python", "perl", "ruby", "node", "nodejs", "php", "lua", "awk", "gawk", "mawk", "deno", "bun", "osascript", "pwsh", "tclsh", "expect", "R", "Rscript"]
+    [
+        "python",
+        "perl",
+        "ruby",
+        "node",
+        "nodejs",
+        "php",
+        "lua",
+        "awk",
+        "gawk",
+        "mawk",
+        "deno",
+        "bun",
+        "osascript",
+        "pwsh",
+        "tclsh",
+        "expect",
+        "R",
+        "Rscript",
+    ]
 )
 DATA_COMMANDS = frozenset(
-    ["echo", "printf", "cat", "head", "tail", "grep", "egrep", "fgrep", "rg", "ls", "git", "sed", "cut", "tr", "wc", "sort", "uniq", "diff", "test", "[", "true", "false", "cd", "pwd", "touch", "mkdir", "rm", "cp", "mv"]
+    [
+        "echo",
+        "printf",
+        "cat",
+        "head",
+        "tail",
+        "grep",
+        "egrep",
+        "fgrep",
+        "rg",
+        "ls",
+        "git",
+        "sed",
+        "cut",
+        "tr",
+        "wc",
+        "sort",
+        "uniq",
+        "diff",
+        "test",
+        "[",
+        "true",
+        "false",
+        "cd",
+        "pwd",
+        "touch",
+        "mkdir",
+        "rm",
+        "cp",
+        "mv",
+    ]
 )
 CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
 
@@ -31,8 +155,8 @@ CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
 @dataclass(slots=True)
 class Reading:
     """What was found. `commands` are word lists (a word that cannot be known stands as it is written and ends with
-    U+0000); `words` every literal word and redirection target; `writes` the targets of output redirections; `unsure` why
-    not all could be known; `texts` embedded program texts."""
+    U+0000); `words` every literal word and redirection target; `writes` the targets of output redirections; `unsure`
+    why not all could be known; `texts` embedded program texts."""
 
     commands: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     words: list[str] = field(default_factory=list[str])

@@ -10,7 +10,31 @@ import shlex
 from dataclasses import dataclass
 
 RESERVED = frozenset(
-    ["if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "function", "select", "time", "coproc", "[[", "]]", "{", "}", "!", "["]
+    [
+        "if",
+        "then",
+        "elif",
+        "else",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "in",
+        "function",
+        "select",
+        "time",
+        "coproc",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        "!",
+        "[",
+    ]
 )
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 OPERATORS = ("&&", "||", ";", "|")

@@ -48,7 +48,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "replace_all": ("all", "global", "replaceall"),
     "description": ("explanation", "reason"),
 }
-CHOICE_ALIASES = {"completed": "done", "complete": "done", "finished": "done", "todo": "pending", "open": "pending", "doing": "in_progress"}
+CHOICE_ALIASES = {
+    "completed": "done",
+    "complete": "done",
+    "finished": "done",
+    "todo": "pending",
+    "open": "pending",
+    "doing": "in_progress",
+}
 TRUE, FALSE = frozenset({"true", "yes", "1", "on"}), frozenset({"false", "no", "0", "off", "none", "null", ""})
 TOOL_ALIASES = {
     "bash": "shell",
@@ -90,7 +97,7 @@ def parse_arguments(tool: Tool, raw_json: str) -> dict[str, Any] | str:
 
 
 def validate(tool: Tool, given: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Arguments checked against the tool's schema: names mended, types converted; an error text when that is impossible."""
+    """Arguments checked against the tool's schema: names mended, types converted; or an error text."""
     prepared = _flat_edit(tool, dict(given))
     try:
         return _object(cast(Mapping[str, Any], tool.parameters), prepared, "")
@@ -223,7 +230,11 @@ def _string(value: Any, where: str, spec: Mapping[str, Any]) -> str:
     text = str(value)
     choices = spec.get("enum")
     if choices and text not in choices:
-        close = [CHOICE_ALIASES[text.lower()]] if CHOICE_ALIASES.get(text.lower()) in choices else difflib.get_close_matches(text.lower().replace("-", "_").replace(" ", "_"), choices, 1, 0.6)
+        close = (
+            [CHOICE_ALIASES[text.lower()]]
+            if CHOICE_ALIASES.get(text.lower()) in choices
+            else difflib.get_close_matches(text.lower().replace("-", "_").replace(" ", "_"), choices, 1, 0.6)
+        )
         if not close:
             raise _Bad(f"{where} must be one of {', '.join(choices)}")
         return close[0]

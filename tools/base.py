@@ -93,7 +93,7 @@ class Tool(Protocol):
 
 
 class BaseTool:
-    """Common ground of the built-in tools: subclasses give `execute`; a ToolError or OSError becomes an error result."""
+    """Common ground of the built-in tools: subclasses give `execute`; ToolError and OSError become error results."""
 
     name: str = ""
     description: str = ""

@@ -43,7 +43,8 @@ class EditTool(BaseTool):
     name = "edit"
     access: Access = "write"
     description = (
-        "Replace exact text in a file. Each `old` must occur exactly once (or set replace_all) and must be copied from the "
+        "Replace exact text in a file. Each `old` must occur exactly once (or set replace_all) and must be "
+        "copied from the "
         "file without line numbers. All edits are applied or none. An empty `old` creates a new file from `new`."
     )
     parameters = object_schema(
@@ -174,7 +175,8 @@ def _matches(file: FileText, edit: Edit, prefix: str) -> list[matching.Match]:
     lines = ", ".join(str(file.line_of(match.start)) for match in found[:20])
     more = f" and {len(found) - 20} more places" if len(found) > 20 else ""
     raise ToolError(
-        f"{prefix}`old` occurs {len(found)} times, at lines {lines}{more}; add surrounding lines to make it unique, or set replace_all"
+        f"{prefix}`old` occurs {len(found)} times, at lines {lines}{more}; add surrounding lines to make it "
+        f"unique, or set replace_all"
     )
 
 
@@ -251,7 +253,7 @@ def _describe(place: Place, change: FileChange, edited: Edited) -> str:
     lines = ", ".join(map(str, edited.lines[:20]))
     text = f"Edited {place.name}: {len(edited.lines)} replacement{'s' * (len(edited.lines) != 1)}, at line {lines}."
     if edited.notes:
-        text += f"\nNote: `old` differed from the file in {' and '.join(edited.notes)}; the file's own form was kept where possible."
+        text += f"\nNote: `old` differed from the file in {' and '.join(edited.notes)}; the file's own form was kept."
     return text + describe_faults(change)
 
 

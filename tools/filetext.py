@@ -124,7 +124,7 @@ class FileText:
             return self._encode_western(text)
         if self.errors == "surrogateescape" and not MULTIBYTE.search(self.text):
             raise ToolError(
-                "the file holds bytes that are not UTF-8 and its encoding is unknown, so text beyond ASCII cannot be put in"
+                "the file holds bytes that are not UTF-8 and its encoding is unknown, so only ASCII text can be put in"
             )
         return text.encode("utf-8")
 

@@ -1,5 +1,5 @@
-"""Glob patterns with ripgrep's meaning: `*` and `?` stay within a name, `**` crosses folders, `{a,b}` and `[…]` work, and
-a pattern without `/` is matched against the last name at any depth."""
+"""Glob patterns with ripgrep's meaning: `*` and `?` stay within a name, `**` crosses folders, `{a,b}` and `[…]` work,
+and a pattern without `/` is matched against the last name at any depth."""
 
 from __future__ import annotations
 

@@ -35,8 +35,10 @@ class GrepTool(BaseTool):
     name = "grep"
     access: Access = "read"
     description = (
-        "Search file contents with a regular expression (literal=true for plain text). `path` is a file or folder, `glob` "
-        "filters file names, `context` shows lines around. Ignored files are searched only when their folder is named."
+        "Search file contents with a regular expression (literal=true for plain text). `path` is a file or "
+        "folder, `glob` "
+        "filters file names, `context` shows lines around. Ignored files are searched only when their folder is "
+        "named."
     )
     parameters = object_schema(
         {

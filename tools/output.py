@@ -1,4 +1,4 @@
-"""Bounded keeping of a command's cleaned output: its head and its tail in memory, all of it in a file when it is long."""
+"""Bounded keeping of a command's cleaned output: head and tail in memory, all of it in a file when it is long."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The `patch` tool: several files in one envelope, all or nothing.
 
-    *** Begin Patch
-    *** Add File: path            lines with +
-    *** Delete File: path
-    *** Update File: path         optionally *** Move to: path, then hunks
-    @@ a line above the place (optional)
-     context   -old   +new
-    *** End of File (optional: the hunk ends at the end of the file)
-    *** End Patch
+*** Begin Patch
+*** Add File: path            lines with +
+*** Delete File: path
+*** Update File: path         optionally *** Move to: path, then hunks
+@@ a line above the place (optional)
+ context   -old   +new
+*** End of File (optional: the hunk ends at the end of the file)
+*** End Patch
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class PatchTool(BaseTool):
     name = "patch"
     access: Access = "write"
     description = (
-        "Change several files at once, all or nothing. Format: `*** Begin Patch`, then per file `*** Add File: p` (lines "
-        "with +), `*** Delete File: p`, or `*** Update File: p` (optional `*** Move to: q`) with hunks of `@@`, then lines "
+        "Change several files at once, all or nothing. Format: `*** Begin Patch`, then per file `*** Add File: "
+        "p` (lines "
+        "with +), `*** Delete File: p`, or `*** Update File: p` (optional `*** Move to: q`) with hunks of `@@`, "
+        "then lines "
         "with space (context), - or +; last `*** End Patch`."
     )
     parameters = object_schema({"patch": {"type": "string"}}, ("patch",))
@@ -256,10 +258,14 @@ def _place(path: str, file: FileText, hunk: Hunk, floor: int, number: int) -> Ma
     if hunk.at_end:
         found = [match for match in found if match.end == len(file.text)]
     if not found:
-        raise ToolError(f"{path}: hunk {number} does not fit anywhere below line {file.line_of(floor)}.\n{nearest(file, old)}")
+        raise ToolError(
+            f"{path}: hunk {number} does not fit anywhere below line {file.line_of(floor)}.\n{nearest(file, old)}"
+        )
     if len(found) > 1 and not hunk.anchor:
         lines = ", ".join(str(file.line_of(match.start)) for match in found[:10])
-        raise ToolError(f"{path}: hunk {number} fits at lines {lines}; add context lines, or a line from above after `@@ `")
+        raise ToolError(
+            f"{path}: hunk {number} fits at lines {lines}; add context lines, or a line from above after `@@ `"
+        )
     return found[0]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _WORDS = (
-    r"(?:rest|remain\w*|existing|unchanged|previous|original|other|same|omitted|elided|truncated|snip\w*|keep|kept|more|etc|as before|"
+    r"(?:rest|remain\w*|existing|unchanged|previous|original|other|same|omitted|elided|truncated|snip\w*|keep|"
+    r"kept|more|etc|as before|"
     r"unmodified|here|code|implementation|methods?|functions?|content|lines?|imports?|above|below)"
 )
 _DOTS = r"(?:\.{3,}|…)"
@@ -17,8 +18,10 @@ PATTERNS = tuple(
         rf"\s*{_OPEN}{_DOTS}{_CLOSE}",
         rf"\s*{_OPEN}?[\[(<{{]?\s*{_DOTS}\s*(?:[^.…]*\b{_WORDS}\b[^.…]*)\s*(?:{_DOTS})?\s*[\])>}}]?{_CLOSE}",
         rf"\s*{_OPEN}[\[(<{{]?[^.…\"'=;]{{0,80}}\b{_WORDS}\b[^.…\"'=;]{{0,80}}{_DOTS}\s*[\])>}}]?{_CLOSE}",
-        rf"\s*{_OPEN}(?:the )?(?:rest|remainder) of (?:the |this |your )?[\w ]{{1,60}}(?:unchanged|the same|as before|as is|here|omitted)?{_CLOSE}",
-        rf"\s*{_OPEN}(?:existing|remaining|previous|original|other|same) [\w ]{{0,40}}\b(?:code|methods?|functions?|content|implementation|lines|items)\b"
+        rf"\s*{_OPEN}(?:the )?(?:rest|remainder) of (?:the |this |your )?[\w ]{{1,60}}(?:unchanged|the same|"
+        rf"as before|as is|here|omitted)?{_CLOSE}",
+        rf"\s*{_OPEN}(?:existing|remaining|previous|original|other|same) [\w ]{{0,40}}\b(?:code|methods?|"
+        rf"functions?|content|implementation|lines|items)\b"
         rf"(?: (?:here|unchanged|stays?|remains?|goes|as before|the same)[\w ]*)?{_CLOSE}",
     )
 )

@@ -70,7 +70,8 @@ class Process:
             self._ended.set()
 
     async def wait(self, timeout_s: float | None) -> int | None:
-        """The exit code (negative: the signal) once the shell has exited and its output has come; None after the time."""
+        """The exit code (negative: the signal) once the shell has exited and its output has come; None after
+        `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 code = await asyncio.shield(self.exited)

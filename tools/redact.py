@@ -1,5 +1,5 @@
 """A last net under the guard on secrets: values that stand in the workspace's secret files are blanked in what commands
-say. The guard itself is `pointcode_local.permission`; this catches what no rule can foresee (`git log -p`, a script)."""
+say. The guard itself is the application's permission check; this catches what no rule can foresee (`git log -p`)."""
 
 from __future__ import annotations
 
@@ -65,10 +65,12 @@ def _read(path: Path) -> str:
 
 
 def secret_values(text: str) -> set[str]:
-    """What of a file looks like a secret: long runs with letters and digits, after `=` or `:` or as a line of their own."""
+    """What of a file looks like a secret: long runs with letters and digits, after `=`, `:` or alone."""
     found: set[str] = set()
     for line in text.split("\n"):
-        value = re.split(r"[=:]\s*", line, maxsplit=1)[-1] if re.match(r"\s*(export\s+)?[\w.\"'-]+\s*[=:]", line) else line
+        value = (
+            re.split(r"[=:]\s*", line, maxsplit=1)[-1] if re.match(r"\s*(export\s+)?[\w.\"'-]+\s*[=:]", line) else line
+        )
         for part in re.split(r"[\s\"',;]+", value):
             for piece in re.split(r"[:@?&]|//", part):
                 if _VALUE.fullmatch(piece) and re.search(r"\d", piece) and re.search(r"[A-Za-z]", piece):

@@ -34,7 +34,10 @@ class ToolBox:
 
 
 def build_tools(*, small_model: bool = False, environment: Mapping[str, str] | None = None) -> ToolBox:
-    """All tools, or the short menu for small models. `environment` is what commands start from (default: the process's)."""
+    """All tools, or the short menu for small models.
+
+    `environment` is what commands start from (default: the process's).
+    """
     jobs = Jobs(environment)
     tools: tuple[Tool, ...] = (
         ReadTool(),

@@ -81,7 +81,9 @@ def makes_networks() -> bool:
         return False
     plan = json.dumps({"writable": [], "network": False, "probe": True})
     try:
-        done = subprocess.run([sys.executable, "-I", "-S", str(HELPER), plan], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(HELPER), plan], capture_output=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
@@ -92,14 +94,18 @@ def sandbox_status() -> SandboxStatus:
     abi = landlock_abi()
     writes = "writes only in the workspace and temporary folders"
     if abi and makes_networks():
-        return SandboxStatus("landlock", True, f"sandbox: Landlock ABI {abi} ({writes}, no network but a private loopback)")
+        return SandboxStatus(
+            "landlock", True, f"sandbox: Landlock ABI {abi} ({writes}, no network but a private loopback)"
+        )
     if abi >= MIN_TCP_ABI:
         return SandboxStatus("landlock", True, f"sandbox: Landlock ABI {abi} ({writes}, no TCP; UDP is not blocked)")
     if bubblewrap_path() is not None:
         return SandboxStatus("bubblewrap", True, f"sandbox: bubblewrap ({writes}, no network but a private loopback)")
     if abi:
         return SandboxStatus("landlock", False, f"sandbox: Landlock ABI {abi} ({writes}; the network is NOT blocked)")
-    return SandboxStatus("none", False, "no sandbox on this system (neither Landlock nor bubblewrap): commands are NOT confined")
+    return SandboxStatus(
+        "none", False, "no sandbox on this system (neither Landlock nor bubblewrap): commands are NOT confined"
+    )
 
 
 def wrapped(command: Sequence[str], policy: SandboxPolicy | None) -> list[str]:

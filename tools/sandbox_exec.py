@@ -83,7 +83,11 @@ def private_network() -> bool:
         if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
             return False
         try:
-            for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
                 with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
                     file.write(text)
         except OSError:

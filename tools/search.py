@@ -1,9 +1,9 @@
 """Searching given files line by line, in a worker process that can be stopped (Python's regular expressions may run for
 ever, and hold the interpreter while they do).
 
-Expressions have ripgrep's meaning: POSIX classes, `\\p{L}`, `\\<`, `\\z` are translated. When `rg` is on PATH it sorts out the
-files that lack the expression's longest fixed text; what matches is always decided by the worker, so the answer is the
-same with and without it.
+Expressions have ripgrep's meaning: POSIX classes, `\\p{L}`, `\\<`, `\\z` are translated. When `rg` is on PATH it sorts
+out the files that lack the expression's longest fixed text; what matches is always decided by the worker, so the answer
+is the same with and without it.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ async def _in_worker(query: Query, text: str | None, paths: Sequence[Path]) -> t
         "fixed": text,
         "paths": [str(path) for path in paths],
     }
-    start = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from pointcode_local.tools.search_worker import main; main()"
+    start = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); "
+    start += "from pointcode_local.tools.search_worker import main; main()"
     output = await _run([sys.executable, "-I", "-c", start], json.dumps(request).encode())
     hits: list[FileHits] = []
     problems: list[str] = []

@@ -47,7 +47,7 @@ PATTERNS = tuple(
         r"\.envrc(\..+)?",
         r"id_(rsa|dsa|ecdsa|ed25519)([._-].*)?",
         r".+\.(pem|key|p12|pfx|jks|keystore|ppk|kdbx|asc|gpg|pgp|ovpn|p8|der)",
-        r".*(^|[._-])(secret|secrets|credential|credentials)\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
+        r".*(^|[._-])(secrets?|credentials?)\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
         r"\.?vault[._-]?pass(word)?(\.txt)?",
         r".+\.tfvars(\.json)?",
     )
@@ -55,7 +55,7 @@ PATTERNS = tuple(
 
 
 def is_secret(path: PurePath) -> bool:
-    """Does a (resolved) path name a file that must not be read without asking? Public keys and examples do not count."""
+    """Does a (resolved) path name a file that must not be read without asking? Public keys and examples are free."""
     parts = [part.casefold() for part in path.parts]
     if not parts:
         return False

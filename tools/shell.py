@@ -110,7 +110,8 @@ class ShellTool(BaseTool):
     name = "shell"
     access: Access = "execute"
     description = (
-        "Run a bash command in the workspace folder. No terminal: nothing can be typed in. background=true returns an id at "
+        "Run a bash command in the workspace folder. No terminal: nothing can be typed in. background=true "
+        "returns an id at "
         "once; see shell_output and shell_kill."
     )
     parameters = object_schema(

@@ -125,7 +125,9 @@ def _definition(node: Node) -> Node | None:
 def _symbol(node: Node, name: str, label: str, kind: str, chars: _CharOffsets, depth: int) -> Symbol:
     end = node.end_point
     last = end.row + 1 if end.column else end.row
-    return Symbol(name, label, kind, chars(node.start_byte), chars(node.end_byte), node.start_point.row + 1, last, depth)
+    return Symbol(
+        name, label, kind, chars(node.start_byte), chars(node.end_byte), node.start_point.row + 1, last, depth
+    )
 
 
 def _named(node: Node, language: str, depth: int) -> tuple[str, str] | None:
@@ -202,7 +204,11 @@ def _element(node: Node) -> str:
         parts = [_text(child).strip("\"'") for child in attribute.named_children]
         if len(parts) == 2 and parts[0] == "id":
             return f"{name}#{parts[1]}"
-    return name if name in ("head", "body", "header", "main", "footer", "nav", "section", "article", "form", "template") else ""
+    return (
+        name
+        if name in ("head", "body", "header", "main", "footer", "nav", "section", "article", "form", "template")
+        else ""
+    )
 
 
 def _declarator_name(node: Node) -> str:
@@ -298,7 +304,9 @@ def _replacement(workspace: Workspace, arguments: Mapping[str, Any]) -> tuple[Fi
 
 
 def _chosen(found: list[Symbol], wanted: str, place: Place) -> Symbol:
-    name = wanted.strip().removesuffix("()").replace("::", ".").replace("#", ".") if "#" not in wanted else wanted.strip()
+    name = (
+        wanted.strip().removesuffix("()").replace("::", ".").replace("#", ".") if "#" not in wanted else wanted.strip()
+    )
     exact = [symbol for symbol in found if symbol.name == name]
     matches = exact or [symbol for symbol in found if symbol.name.endswith("." + name)]
     if len(matches) == 1:

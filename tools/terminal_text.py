@@ -24,7 +24,7 @@ _ESCAPE_PART = re.compile(r"\x1b[ -/]*\Z")
 
 
 class TerminalText:
-    """Resolves a byte stream. Rows that no cursor movement can reach any more go to `emit`, as lines with their newline.
+    """Resolves a byte stream. Rows that no cursor movement can reach any more go to `emit`, with their newline.
 
     `live` gets each row when its newline comes (a row rewritten later comes again), for showing a command at work.
     """

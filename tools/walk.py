@@ -79,7 +79,7 @@ def _is_valid(line: str) -> bool:
 
 
 def chain_for(base: Path, root: Path) -> IgnoreChain:
-    """The rules that hold at `base`, from `root` down. A base that is itself ignored was named on purpose: none hold."""
+    """The rules that hold at `base`, from `root` down; none when `base` is itself ignored (it was named on purpose)."""
     folders = [base, *base.parents]
     above = [folder for folder in folders if folder == root or root in folder.parents] or [base]
     chain = IgnoreChain(_exclude_file(root))
@@ -116,7 +116,9 @@ def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_
         if ignored and not with_ignored:
             continue
         name = prefix + entry.name
-        yield Entry(Path(entry.path), name, is_folder, entry.is_file(follow_symlinks=False), entry.is_symlink(), ignored)
+        yield Entry(
+            Path(entry.path), name, is_folder, entry.is_file(follow_symlinks=False), entry.is_symlink(), ignored
+        )
         if is_folder and not ignored and (depth is None or depth > 1):
             yield from _walk(entry.path, name + "/", chain, None if depth is None else depth - 1, with_ignored)
 

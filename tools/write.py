@@ -19,7 +19,8 @@ class WriteTool(BaseTool):
     name = "write"
     access: Access = "write"
     description = (
-        "Create a file (missing folders too) with exactly this content. Replacing an existing file needs an earlier read "
+        "Create a file (missing folders too) with exactly this content. Replacing an existing file needs an "
+        "earlier read "
         "of it; to change a part, use edit."
     )
     parameters = object_schema({"path": {"type": "string"}, "content": {"type": "string"}}, ("path", "content"))

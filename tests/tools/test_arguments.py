@@ -30,16 +30,28 @@ def parsed(name: str, raw: str) -> Any:
         ("read", '{"path": "a", "unknown": 1, "limit": null}', {"path": "a"}),
         ("write", '{"path": "a", "content": "x\n\ty\r\n"}', {"path": "a", "content": "x\n\ty\r\n"}),
         ("write", '{"path": "a", "content": 5}', {"path": "a", "content": "5"}),
-        ("shell", '{"cmd": "ls", "timeout": "5", "background": "False"}', {"command": "ls", "timeout_s": 5, "background": False}),
+        (
+            "shell",
+            '{"cmd": "ls", "timeout": "5", "background": "False"}',
+            {"command": "ls", "timeout_s": 5, "background": False},
+        ),
         ("grep", '{"query": "x", "ignore_case": "true"}', {"pattern": "x", "ignore_case": True}),
-        ("edit", '{"path": "a", "old_string": "x", "new_string": "y"}', {"path": "a", "edits": [{"old": "x", "new": "y"}]}),
+        (
+            "edit",
+            '{"path": "a", "old_string": "x", "new_string": "y"}',
+            {"path": "a", "edits": [{"old": "x", "new": "y"}]},
+        ),
         ("edit", '{"path": "a", "edits": {"old": "x", "new": ""}}', {"path": "a", "edits": [{"old": "x", "new": ""}]}),
-        ("edit", '{"path": "a", "edits": "[{\\"old\\": \\"x\\", \\"new\\": \\"y\\"}]"}', {"path": "a", "edits": [{"old": "x", "new": "y"}]}),
+        (
+            "edit",
+            '{"path": "a", "edits": "[{\\"old\\": \\"x\\", \\"new\\": \\"y\\"}]"}',
+            {"path": "a", "edits": [{"old": "x", "new": "y"}]},
+        ),
         ("edit", '{"file": "a", "oldText": "x", "newText": "x"}', {"path": "a", "edits": [{"old": "x", "new": "x"}]}),
         ("todo", '{"todos": [{"content": "a", "status": "completed"}]}', {"items": [{"text": "a", "status": "done"}]}),
         ("list", "", {}),
     ],
-)  # fmt: skip
+)
 def test_near_misses_are_understood(tool: str, raw: str, wanted: dict[str, Any]) -> None:
     assert parsed(tool, raw) == wanted
 
@@ -71,7 +83,16 @@ def test_an_unknown_tool_is_answered_with_the_names_there_are() -> None:
     assert find_tool(TOOLS.values(), " Read ") is TOOLS["read"]
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["path", "old", "new", "edits", "items", "text", "status", "file", "x"]), x, max_size=3), max_leaves=6)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda x: (
+        st.lists(x, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["path", "old", "new", "edits", "items", "text", "status", "file", "x"]), x, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,7 +112,22 @@ def test_the_menus_are_short_fixed_and_complete() -> None:
     small, full = build_tools(small_model=True).tools, build_tools().tools
     assert tuple(tool.name for tool in small) == SMALL_MENU and size(small) < 900
     assert [tool.name for tool in full] == (
-        "read write edit patch outline replace_symbol glob grep list shell shell_output shell_kill todo ask".split()
+        [
+            "read",
+            "write",
+            "edit",
+            "patch",
+            "outline",
+            "replace_symbol",
+            "glob",
+            "grep",
+            "list",
+            "shell",
+            "shell_output",
+            "shell_kill",
+            "todo",
+            "ask",
+        ]
     )
     assert size(full) < 1500
     assert [describe(tool) for tool in full] == [describe(tool) for tool in build_tools().tools]

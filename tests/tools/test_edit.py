@@ -58,7 +58,9 @@ def test_every_line_keeps_its_ending_and_new_lines_take_the_ending_in_use(
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 def test_a_byte_order_mark_and_its_encoding_are_kept(encoding: str) -> None:
     before = "\ufeffname = é\nvalue = 1\n".encode(encoding)
-    assert edited(before, ("name = é\nvalue = 1", "name = ü\nvalue = 2")) == "\ufeffname = ü\nvalue = 2\n".encode(encoding)
+    assert edited(before, ("name = é\nvalue = 1", "name = ü\nvalue = 2")) == "\ufeffname = ü\nvalue = 2\n".encode(
+        encoding
+    )
     assert edited(before, ("\ufeffname", "\ufeffNAME")) == "\ufeffNAME = é\nvalue = 1\n".encode(encoding)
 
 
@@ -80,7 +82,9 @@ def test_western_letters_go_into_a_western_file_in_its_own_encoding() -> None:
 
 @pytest.mark.parametrize("encoding", ["cp1251", "shift_jis", "gbk", "koi8-r"])
 def test_letters_are_not_put_into_a_file_of_unknown_encoding(encoding: str) -> None:
-    raw = {"cp1251": "привет", "koi8-r": "привет", "shift_jis": "日本語テキスト", "gbk": "你好世界"}[encoding].encode(encoding)
+    raw = {"cp1251": "привет", "koi8-r": "привет", "shift_jis": "日本語テキスト", "gbk": "你好世界"}[encoding].encode(
+        encoding
+    )
     assert "encoding" in refusal(raw + b"\nvalue = 1\n", ("value = 1", "value = é"))
 
 
@@ -101,7 +105,9 @@ def test_a_match_whose_interior_differs_is_refused(old: str) -> None:
 
 def test_trailing_white_space_and_a_shifted_block_match_and_are_told(bench: Bench) -> None:
     bench.put("a.py", "class A:\n    def f(self):\n        x = 1   \n\t\n        return x\n")
-    result = bench.edit("a.py", ("def f(self):\n    x = 1\n\n    return x\n", "def f(self):\n    x = 2\n\n    return x\n"))
+    result = bench.edit(
+        "a.py", ("def f(self):\n    x = 1\n\n    return x\n", "def f(self):\n    x = 2\n\n    return x\n")
+    )
     assert not result.is_error and "indentation" in result.text
     assert bench.get("a.py") == b"class A:\n    def f(self):\n        x = 2\n\t\n        return x\n"
 
@@ -131,7 +137,9 @@ def test_an_ambiguous_text_is_refused_with_every_line_number() -> None:
 
 
 def test_a_missing_text_shows_the_nearest_lines_with_visible_blanks() -> None:
-    said = refusal(b"def total(items):\n    result = sum(items)\n\treturn result  \n", ("    result = 0\n\treturn result\n", "x"))
+    said = refusal(
+        b"def total(items):\n    result = sum(items)\n\treturn result  \n", ("    result = 0\n\treturn result\n", "x")
+    )
     assert "2\t····result = sum(items)" in said and "3\t→return result··" in said
 
 
@@ -240,7 +248,10 @@ def test_calls_of_one_message_on_one_file_are_all_applied(bench: Bench) -> None:
 
     async def together() -> None:
         await asyncio.gather(
-            *(bench.acall("edit", path="f.txt", edits=[{"old": f"slot {i}: -", "new": f"slot {i}: +"}]) for i in range(12))
+            *(
+                bench.acall("edit", path="f.txt", edits=[{"old": f"slot {i}: -", "new": f"slot {i}: +"}])
+                for i in range(12)
+            )
         )
 
     asyncio.run(together())
@@ -248,7 +259,23 @@ def test_calls_of_one_message_on_one_file_are_all_applied(bench: Bench) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- properties
-PIECES = st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b" ", b"\t", b"\xc3\xa9", b"\xe9", b"\xff", b"\xe2\x80\xa8", b"\x0c", b"b c", b"\xc2\x85"])
+PIECES = st.sampled_from(
+    [
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"a",
+        b" ",
+        b"\t",
+        b"\xc3\xa9",
+        b"\xe9",
+        b"\xff",
+        b"\xe2\x80\xa8",
+        b"\x0c",
+        b"b c",
+        b"\xc2\x85",
+    ]
+)
 TEXT = st.lists(PIECES, max_size=12).map(b"".join)
 
 

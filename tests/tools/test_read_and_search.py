@@ -110,7 +110,9 @@ def test_glob_finds_dotfiles_and_dot_folders_and_never_git(bench: Bench) -> None
     assert "No files" in bench.ok("glob", pattern="*.none")
 
 
-@pytest.mark.parametrize("name", ["app/[id]/page.tsx", "app/(group)/a.ts", "{a,b}.txt", "a b.txt", "x*.txt", "q?.txt", "[!a].md"])
+@pytest.mark.parametrize(
+    "name", ["app/[id]/page.tsx", "app/(group)/a.ts", "{a,b}.txt", "a b.txt", "x*.txt", "q?.txt", "[!a].md"]
+)
 def test_names_with_pattern_characters_are_taken_literally_first(bench: Bench, name: str) -> None:
     bench.put(name, "needle\n")
     bench.put("app/i/page.tsx", "decoy\n")
@@ -247,7 +249,12 @@ def test_results_are_the_same_with_and_without_ripgrep(bench: Bench, monkeypatch
         bench.put(f"d{n % 5}/f{n}.txt", "".join(f"{'alpha' if (n * i) % 7 == 0 else 'beta'} {i}\n" for i in range(30)))
     bench.put("u16.txt", "\ufeffalpha\n".encode("utf-16-le"))
     bench.put("l1.txt", b"alpha caf\xe9\n")
-    queries = [{"pattern": p, "ignore_case": i, "context": c} for p in ("alpha", "al.ha 1", "ALPHA", "a+ 2$") for i in (True, False) for c in (0, 2)]
+    queries = [
+        {"pattern": p, "ignore_case": i, "context": c}
+        for p in ("alpha", "al.ha 1", "ALPHA", "a+ 2$")
+        for i in (True, False)
+        for c in (0, 2)
+    ]
     with_rg = [bench.ok("grep", **query) for query in queries]
     monkeypatch.setattr(shutil, "which", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert [bench.ok("grep", **query) for query in queries] == with_rg
@@ -272,7 +279,23 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 IGNORES = st.lists(
-    st.sampled_from(["*.o", "/top", "sub/", "!keep.o", "a/**/z", "**/deep", "# note", "x?", "[ab].txt", "sub/keep.o", "!sub/", "\\#odd", "dir"]),
+    st.sampled_from(
+        [
+            "*.o",
+            "/top",
+            "sub/",
+            "!keep.o",
+            "a/**/z",
+            "**/deep",
+            "# note",
+            "x?",
+            "[ab].txt",
+            "sub/keep.o",
+            "!sub/",
+            "\\#odd",
+            "dir",
+        ]
+    ),
     max_size=5,
 )
 
@@ -285,7 +308,22 @@ def test_ignore_files_mean_what_git_means(top: list[str], inner: list[str]) -> N
 
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
-        names = ["m.o", "keep.o", "top", "sub/m.o", "sub/keep.o", "sub/top", "a/b/z", "a/z", "x1", "a.txt", "sub/dir/f", "dir", "#odd", "q/deep/f"]
+        names = [
+            "m.o",
+            "keep.o",
+            "top",
+            "sub/m.o",
+            "sub/keep.o",
+            "sub/top",
+            "a/b/z",
+            "a/z",
+            "x1",
+            "a.txt",
+            "sub/dir/f",
+            "dir",
+            "#odd",
+            "q/deep/f",
+        ]
         for name in names:
             bench.put(name, "")
         bench.put(".gitignore", "\n".join(top) + "\n")

@@ -54,7 +54,9 @@ def test_nothing_waits_for_a_terminal(bench: Bench) -> None:
 
 
 def test_a_timeout_ends_the_whole_group_and_keeps_what_was_said(bench: Bench) -> None:
-    text = bench.refused("shell", command=f"trap '' TERM; echo started; setsid sh -c '{UNTIL_KILLED}' & sleep 60", timeout_s=1)
+    text = bench.refused(
+        "shell", command=f"trap '' TERM; echo started; setsid sh -c '{UNTIL_KILLED}' & sleep 60", timeout_s=1
+    )
     assert text.startswith("started\n") and "timed out after 1 s" in text
     assert is_still(bench.root / "beat")
 
@@ -70,9 +72,13 @@ def is_still(path: Path) -> bool:
 
 def test_cancelling_ends_everything_the_command_started(bench: Bench) -> None:
     async def main() -> None:
-        task = asyncio.create_task(bench.acall("shell", command=f"echo partial; trap '' TERM INT; setsid sh -c '{UNTIL_KILLED}' & {UNTIL_KILLED}"))
+        task = asyncio.create_task(
+            bench.acall(
+                "shell", command=f"echo partial; trap '' TERM INT; setsid sh -c '{UNTIL_KILLED}' & {UNTIL_KILLED}"
+            )
+        )
         while not (bench.root / "beat").exists() or not bench.heard:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # noqa: ASYNC110 - the file is made by another process
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -138,16 +144,29 @@ def test_live_output_of_a_noisy_command_is_thinned_out() -> None:
 
 # ------------------------------------------------------------------------------------------------- environment
 def test_commands_get_the_persons_environment_and_the_workspace(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"PATH": os.environ["PATH"], "OWN": "mine é", "POINTCODE_API_KEY": "sk-1", "HOME": "/h", "LANG": "C.UTF-8"})
+    bench = Bench(
+        tmp_path,
+        {"PATH": os.environ["PATH"], "OWN": "mine é", "POINTCODE_API_KEY": "sk-1", "HOME": "/h", "LANG": "C.UTF-8"},
+    )
     text = bench.ok("shell", command='echo "$OWN|$HOME|$PATH|$POINTCODE_API_KEY|$PYTHONPATH"; pwd')
     assert text == f"mine é|/h|{os.environ['PATH']}||\n{tmp_path}\n"
 
 
 def test_our_own_virtual_environment_is_left_and_another_is_kept(tmp_path: Path) -> None:
     package = str(Path(__file__).parents[2])
-    ours = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin:/bin", "PYTHONPATH": f"{package}:/other", "PYTHONHOME": "/x"}
+    ours = {
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": f"{sys.prefix}/bin:/bin",
+        "PYTHONPATH": f"{package}:/other",
+        "PYTHONHOME": "/x",
+    }
     left = command_environment(ours, tmp_path)
-    assert left["PATH"] == "/bin" and "VIRTUAL_ENV" not in left and left["PYTHONPATH"] == "/other" and "PYTHONHOME" not in left
+    assert (
+        left["PATH"] == "/bin"
+        and "VIRTUAL_ENV" not in left
+        and left["PYTHONPATH"] == "/other"
+        and "PYTHONHOME" not in left
+    )
     theirs = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": f"{tmp_path}/venv/bin:/bin"}
     kept = command_environment(theirs, tmp_path)
     assert kept["VIRTUAL_ENV"] == theirs["VIRTUAL_ENV"] and kept["PATH"] == theirs["PATH"]
@@ -178,11 +197,21 @@ def test_a_confined_command_writes_in_the_workspace_and_nowhere_else(tmp_path_fa
     bench = Bench(outside / "ws")
     try:
         bench.context = replace(bench.context, sandbox=default_policy(bench.workspace.root))
-        text = bench.refused("shell", command="echo in > in.txt && cat in.txt && mkdir -p d && mv in.txt d/ && echo x > ../out.txt")
+        text = bench.refused(
+            "shell", command="echo in > in.txt && cat in.txt && mkdir -p d && mv in.txt d/ && echo x > ../out.txt"
+        )
         assert text.startswith("in\n") and "sandbox" in text
-        for attempt in ("rm -rf ../keep", "ln in.txt ../hard", "mv d ../moved", "touch ~/pointcode-escape", ": > /etc/hostname"):
+        for attempt in (
+            "rm -rf ../keep",
+            "ln in.txt ../hard",
+            "mv d ../moved",
+            "touch ~/pointcode-escape",
+            ": > /etc/hostname",
+        ):
             bench.call("shell", command=attempt)
-        assert sorted(p.name for p in outside.iterdir()) == ["ws"] and not Path("~/pointcode-escape").expanduser().exists()
+        assert (
+            sorted(p.name for p in outside.iterdir()) == ["ws"] and not Path("~/pointcode-escape").expanduser().exists()
+        )
         assert bench.ok("shell", command="echo x > /dev/null; t=$(mktemp); echo y > $t; cat $t; rm $t") == "y\n"
     finally:
         bench.box.close()

@@ -50,9 +50,34 @@ def test_the_final_state_is_shown_without_controls(raw: bytes, shown: str) -> No
 
 
 FRAGMENTS = st.sampled_from(
-    [b"text", b"\n", b"\r\n", b"\r", b"\x08", b"\x1b[31m", b"\x1b[0m", b"\x1b[K", b"\x1b[2K", b"\x1b[A", b"\x1b[2D", b"\x1b[3C",
-     b"\x1b]0;t\x07", b"\x1b]0;t\x1b\\", b"\xc3\xa9", "\u009b1m".encode(), b"\xff", b"\x9b", b"\x9b31m", b"\x1b", b"\x1b(B", b"[31m", b";5", b"\x1b[2G", b"ab c"]
-)  # fmt: skip
+    [
+        b"text",
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"\x08",
+        b"\x1b[31m",
+        b"\x1b[0m",
+        b"\x1b[K",
+        b"\x1b[2K",
+        b"\x1b[A",
+        b"\x1b[2D",
+        b"\x1b[3C",
+        b"\x1b]0;t\x07",
+        b"\x1b]0;t\x1b\\",
+        b"\xc3\xa9",
+        "\u009b1m".encode(),
+        b"\xff",
+        b"\x9b",
+        b"\x9b31m",
+        b"\x1b",
+        b"\x1b(B",
+        b"[31m",
+        b";5",
+        b"\x1b[2G",
+        b"ab c",
+    ]
+)
 
 
 @settings(max_examples=250, deadline=None)
@@ -76,7 +101,27 @@ def test_no_control_character_ever_gets_through(fragments: list[bytes]) -> None:
     shown.encode()
 
 
-SCREEN = st.sampled_from(["abc", "de", "x", "\r\n", "\r", "\x08", "\x1b[A", "\x1b[A\x1b[B", "\x1b[2C", "\x1b[D", "\x1b[4G", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[J", "\x1b[P", "\x1b[1m"])  # fmt: skip
+SCREEN = st.sampled_from(
+    [
+        "abc",
+        "de",
+        "x",
+        "\r\n",
+        "\r",
+        "\x08",
+        "\x1b[A",
+        "\x1b[A\x1b[B",
+        "\x1b[2C",
+        "\x1b[D",
+        "\x1b[4G",
+        "\x1b[K",
+        "\x1b[1K",
+        "\x1b[2K",
+        "\x1b[J",
+        "\x1b[P",
+        "\x1b[1m",
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -25,7 +25,10 @@ def test_write_puts_exactly_the_given_text(bench: Bench, content: str) -> None:
     assert bench.get("a/b/new.txt") == content.encode()
 
 
-@pytest.mark.parametrize("name", ["-rf", "$(touch pwned).txt", "; touch pwned;", "a b 'c' \"d\"", "ü/日本.txt", "[id]/{a,b}.tsx", "a:1:b", "*"])
+@pytest.mark.parametrize(
+    "name",
+    ["-rf", "$(touch pwned).txt", "; touch pwned;", "a b 'c' \"d\"", "ü/日本.txt", "[id]/{a,b}.tsx", "a:1:b", "*"],
+)
 def test_odd_names_are_written_literally(bench: Bench, name: str) -> None:
     bench.ok("write", path=name, content="x\n")
     assert bench.get(name) == b"x\n"
@@ -95,10 +98,24 @@ def test_a_patch_adds_updates_moves_and_deletes_at_once(bench: Bench) -> None:
     result = bench.call(
         "patch",
         patch=envelope(
-            "*** Add File: d/new.txt", "+fresh", "+", "*** Update File: a.txt", "@@", " one", "-two", "+2", "+2b", " three",
-            "*** Update File: run.sh", "*** Move to: d/run.sh", "@@", "-x", "+X", "*** Delete File: b.txt",
+            "*** Add File: d/new.txt",
+            "+fresh",
+            "+",
+            "*** Update File: a.txt",
+            "@@",
+            " one",
+            "-two",
+            "+2",
+            "+2b",
+            " three",
+            "*** Update File: run.sh",
+            "*** Move to: d/run.sh",
+            "@@",
+            "-x",
+            "+X",
+            "*** Delete File: b.txt",
         ),
-    )  # fmt: skip
+    )
     assert not result.is_error
     assert bench.get("d/new.txt") == b"fresh\n\n" and bench.get("a.txt") == b"one\r\n2\r\n2b\r\nthree\r\n"
     assert bench.get("d/run.sh") == b"X\ny\n" and (bench.root / "d/run.sh").stat().st_mode & 0o777 == 0o755
@@ -149,18 +166,25 @@ def test_a_bad_patch_changes_nothing(bench: Bench, lines: tuple[str, ...]) -> No
     assert snapshot(bench.root) == before
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "*** Begin Patch\n*** Add File: x\n+x\n", "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"])
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "*** Begin Patch\n*** Add File: x\n+x\n", "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"]
+)
 def test_a_text_that_is_no_whole_envelope_is_refused(bench: Bench, text: str) -> None:
     assert "*** " in bench.refused("patch", patch=text)
 
 
 def test_hunks_find_their_place_below_an_anchor_in_order_and_at_the_end(bench: Bench) -> None:
     bench.put("m.py", "def a():\n    x = 1\n\ndef b():\n    x = 1\n\nlast")
-    bench.ok("patch", patch=envelope("*** Update File: m.py", "@@ def b():", "-    x = 1", "+    x = 2", "@@", "-last", "+LAST"))
+    bench.ok(
+        "patch",
+        patch=envelope("*** Update File: m.py", "@@ def b():", "-    x = 1", "+    x = 2", "@@", "-last", "+LAST"),
+    )
     assert bench.get("m.py") == b"def a():\n    x = 1\n\ndef b():\n    x = 2\n\nLAST"
     bench.ok("patch", patch=envelope("*** Update File: m.py", "@@", "+tail", "*** End of File"))
     assert bench.get("m.py").endswith(b"\nLAST\ntail")
-    bench.ok("patch", patch=envelope("  *** Update File: m.py  ", "@@ -1,2 +1,2 @@", " def a():", "-    x = 1", "+    x = 3"))
+    bench.ok(
+        "patch", patch=envelope("  *** Update File: m.py  ", "@@ -1,2 +1,2 @@", " def a():", "-    x = 1", "+    x = 3")
+    )
     assert bench.get("m.py").startswith(b"def a():\n    x = 3\n")
 
 
