@@ -8,9 +8,10 @@ and spaces; trailing white space; indentation shifted by the same amount on ever
 from __future__ import annotations
 
 import difflib
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .filetext import FileText, without_ending
 
@@ -37,7 +38,7 @@ class Match:
 
 def find(file: FileText, old: str, new: str) -> list[Match]:
     """All places of `old`, in order (they may overlap); [] when there is none. `old` is not empty."""
-    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted):
+    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted, _retabbed):
         found = list(search(file, old, new))
         if found:
             return found
@@ -46,7 +47,7 @@ def find(file: FileText, old: str, new: str) -> list[Match]:
 
 def find_lines(file: FileText, old: str, new: str) -> list[Match]:
     """Like `find` for a block of whole lines: only places that begin and end with a line."""
-    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted):
+    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted, _retabbed):
         found = [match for match in search(file, old, new) if match.start == 0 or file.text[match.start - 1] == "\n"]
         if found:
             return found
@@ -131,6 +132,28 @@ def _by_lines(file: FileText, old: str, new: str) -> Iterator[Match]:
 
 def _shifted(file: FileText, old: str, new: str) -> Iterator[Match]:
     yield from _line_matches(file, old, new, shifted=True)
+
+
+def _retabbed(file: FileText, old: str, new: str) -> Iterator[Match]:
+    """`old` indented by spaces where the file has tabs, or the other way round."""
+    for unit in (4, 2, 8):
+        for turn in (_to_tabs, _to_spaces):
+            turned = turn(old, unit)
+            if turned == old:
+                continue
+            for shifted in (False, True):
+                found = list(_line_matches(file, turned, turn(new, unit), shifted=shifted))
+                if found:
+                    yield from (replace(match, note="indentation") for match in found)
+                    return
+
+
+def _to_tabs(text: str, unit: int) -> str:
+    return re.sub(rf"(?m)^(?: {{{unit}}})+", lambda found: "\t" * (len(found.group()) // unit), text)
+
+
+def _to_spaces(text: str, unit: int) -> str:
+    return re.sub(r"(?m)^\t+", lambda found: " " * unit * len(found.group()), text)
 
 
 def _plain(line: str) -> str:

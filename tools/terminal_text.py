@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 LIVE_ROWS = 100  # rows that cursor movements can still reach
 MAX_COLUMN = 10_000  # a cursor cannot be put further right
+MAX_ROW = 32_768  # a row longer than this is given out in pieces, which nothing can change any more
 MAX_PENDING = 4096  # an unfinished escape sequence longer than this is given up
 
 _PLAIN = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udcff]+")  # tab and newline are plain here
@@ -154,6 +155,9 @@ class TerminalText:
             row += " " * (column - len(row))
         self._rows[self._row] = row + text if column == len(row) else row[:column] + text + row[column + len(text) :]
         self._column = column + len(text)
+        if len(self._rows[-1]) > MAX_ROW and self._row == len(self._rows) - 1:
+            self._emit("\n".join(self._rows))
+            self._rows, self._row, self._column = [""], 0, 0
 
     def _new_row(self) -> None:
         self._live(self._rows[self._row] + "\n")

@@ -478,7 +478,7 @@ def test_what_the_small_reader_accepts_bash_reads_the_same_way(line: str) -> Non
     plain = read_plain(line)
     if isinstance(plain, Unsure):
         return
-    assert not set("\n`$(){}") & set(_unquoted(line))
+    assert not set("\n`$()") & set(_unquoted(line))
     assert all(word.text is not None for command in plain for word in command.words)
 
 
@@ -493,14 +493,10 @@ def _unquoted(line: str) -> str:
                 at += 2 if line[at] == "\\" else 1
         elif line[at] == "\\":
             at += 1
-        elif not (line[at] in "{}" and not _is_brace(line, at)):
+        else:
             out.append(line[at])
         at += 1
     return "".join(out)
-
-
-def _is_brace(line: str, at: int) -> bool:
-    return line[at : at + 2] in ("{ ", "{") or "," in line[at:]
 
 
 @settings(max_examples=40, deadline=None)

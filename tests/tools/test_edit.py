@@ -112,6 +112,17 @@ def test_trailing_white_space_and_a_shifted_block_match_and_are_told(bench: Benc
     assert bench.get("a.py") == b"class A:\n    def f(self):\n        x = 2\n\t\n        return x\n"
 
 
+def test_tabs_written_as_spaces_and_the_reverse_match_and_the_file_keeps_its_own() -> None:
+    tabs = b"if x:\n\tfoo()\n\t\tbar()\n"
+    assert edited(tabs, ("if x:\n    foo()\n        bar()\n", "if x:\n    foo()\n        baz()\n")) == tabs.replace(
+        b"bar", b"baz"
+    )
+    assert edited(tabs, ("  foo()\n    bar()", "  foo()\n    baz()")) == tabs.replace(b"bar", b"baz")
+    spaces = b"if x:\n  foo()\n    bar()\n"
+    assert edited(spaces, ("\tfoo()\n\t\tbar()\n", "\tfoo()\n\t\tbaz()\n")) == spaces.replace(b"bar", b"baz")
+    assert "not found" in refusal(tabs, ("if x:\n    foo()\n    bar()\n", "pass\n"))
+
+
 def test_an_uneven_shift_is_refused() -> None:
     assert "not found" in refusal(b"  if a:\n      b\n", ("if a:\n  b\n", "c\n"))
 

@@ -77,8 +77,8 @@ def test_cancelling_ends_everything_the_command_started(bench: Bench) -> None:
                 "shell", command=f"echo partial; trap '' TERM INT; setsid sh -c '{UNTIL_KILLED}' & {UNTIL_KILLED}"
             )
         )
-        while not (bench.root / "beat").exists() or not bench.heard:
-            await asyncio.sleep(0)  # noqa: ASYNC110 - the file is made by another process
+        while not (bench.root / "beat").exists() or not bench.heard:  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -21,16 +21,20 @@ SOURCES = {
         ["A", "A.m", "f"],
     ),
     "a.js": (
-        "export function f() {}\nexport default class A { m() {} static s() {} }\nconst g = () => 1;\nfunction* h() {}\n",
+        "export function f() {}\nexport default class A { m() {} static s() {} }\nconst g = () => 1;\n"
+        "function* h() {}\n",
         ["f", "A", "A.m", "A.s", "g", "h"],
     ),
     "a.ts": (
-        "interface I { x: number }\nexport abstract class B<T> { m(): void {} }\ntype T1 = string;\nenum E { A }\nexport const k = async () => 2;\n",
+        "interface I { x: number }\nexport abstract class B<T> { m(): void {} }\ntype T1 = string;\n"
+        "enum E { A }\nexport const k = async () => 2;\n",
         ["I", "B", "B.m", "T1", "E", "k"],
     ),
     "a.tsx": ("export const C = () => <div/>;\nfunction D() { return <p/>; }\n", ["C", "D"]),
     "a.rs": (
-        "struct S { x: i32 }\nimpl S { fn new() -> S { S { x: 1 } } }\nimpl Clone for S { fn clone(&self) -> S { S { x: 1 } } }\ntrait T { fn a(&self); }\nmod m { pub fn z() {} }\n",
+        "struct S { x: i32 }\nimpl S { fn new() -> S { S { x: 1 } } }\n"
+        "impl Clone for S { fn clone(&self) -> S { S { x: 1 } } }\ntrait T { fn a(&self); }\n"
+        "mod m { pub fn z() {} }\n",
         ["S", "S", "S.new", "Clone for S", "Clone for S.clone", "T", "T.a", "m", "m.z"],
     ),
     "a.go": (
@@ -42,7 +46,8 @@ SOURCES = {
         ["s", "f", "foo", "e"],
     ),
     "a.cpp": (
-        "namespace n { class A { public: int m() { return 1; } }; template <class T> T f(T x) { return x; } }\nint n::A::q() { return 2; }\n",
+        "namespace n { class A { public: int m() { return 1; } }; template <class T> T f(T x) { return x; } }\n"
+        "int n::A::q() { return 2; }\n",
         ["n", "n.A", "n.A.m", "n.f", "n::A::q"],
     ),
     "A.java": (

@@ -146,6 +146,16 @@ def test_rows_out_of_reach_are_emitted_and_memory_stays_bounded() -> None:
     assert "".join(emitted) == "".join(f"row {n}\n" for n in range(50_000))
 
 
+def test_one_endless_line_is_given_out_in_pieces() -> None:
+    emitted: list[str] = []
+    text = TerminalText(emitted.append)
+    for _ in range(1000):
+        text.feed(b"x" * 1000)
+    assert sum(map(len, emitted)) > 900_000
+    text.finish()
+    assert "".join(emitted) == "x" * 1_000_000
+
+
 def test_live_rows_come_with_their_newline_and_the_last_on_finish() -> None:
     live: list[str] = []
     text = TerminalText(lambda piece: None, live.append)
