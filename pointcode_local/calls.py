@@ -93,7 +93,8 @@ def find_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> Found:
     """The calls in `text`. `tools` maps each known tool's name to its JSON schema; other names are not calls."""
     blocks = [block for block in _blocks(text, tools) if block.calls is not None]
     if not blocks:
-        return Found(text, (), "doubtful" if _ends_inside_a_line(text, tools) else "")
+        unclear = _ends_inside_a_line(text, tools) or _is_bare_call(text)
+        return Found(text, (), "doubtful" if unclear else "")
     calls = tuple(call for block in blocks for call in block.calls or ())
     if blocks[-1].cut:
         return Found(text[: blocks[0].start].strip(), (), "cut")
@@ -117,6 +118,17 @@ def _ends_inside_a_line(text: str, tools: Mapping[str, Mapping[str, Any]]) -> bo
     if text[: match.start()].rsplit("\n", 1)[-1].lstrip().startswith(">"):  # a quotation
         return False
     return bool(find_calls(text[match.start() :], tools).calls)
+
+
+def _is_bare_call(text: str) -> bool:
+    """Whether the whole reply has the exact shape of a call, though of no tool that there is."""
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        value = json.loads(text, strict=False)
+    except ValueError:
+        return False
+    return set(value) in ({"name", "arguments"}, {"name", "parameters"}) and isinstance(value["name"], str)
 
 
 def _lead_in(text: str, start: int) -> str:

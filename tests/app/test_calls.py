@@ -125,6 +125,11 @@ def test_values_in_tags_take_the_type_of_the_schema():
     assert find_calls(text, SCHEMAS).calls == (TextCall("shell", '{"command": "echo 1", "timeout_s": 7}'),)
 
 
+def test_a_bare_call_of_an_unknown_tool_is_asked_about():
+    found = find_calls('{"name": "add", "arguments": {"a": 1}}', SCHEMAS)
+    assert (found.calls, found.problem) == ((), "doubtful")
+
+
 def test_words_before_a_call_stay():
     assert find_calls(f"I will write it.\n\n{CALL}", SCHEMAS).text == "I will write it."
 
