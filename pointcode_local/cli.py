@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pointcode_local import __version__
+from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError
 
-EXIT_ERROR, EXIT_USAGE, EXIT_CANCELLED = 1, 2, 130
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
@@ -32,10 +32,6 @@ commands:
 exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
 75 temporary failure worth retrying, 130 cancelled
 """
-
-
-class UsageError(Exception):
-    """The command line, or what it names, cannot be used."""
 
 
 def run(argv: Sequence[str]) -> int:

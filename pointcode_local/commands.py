@@ -11,9 +11,9 @@ from dataclasses import asdict
 
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
-from pointcode_local.cli import EXIT_USAGE, UsageError
 from pointcode_local.config import ConfigError, Places, find_places
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
+from pointcode_local.exits import EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
 

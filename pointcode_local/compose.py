@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pointcode_local.cli import UsageError
 from pointcode_local.config import ConfigError, Places, Settings, find_places, load_settings
 from pointcode_local.engine.types import ChatModel
+from pointcode_local.exits import UsageError
 from pointcode_local.frontend import OnProgress, Progress
 from pointcode_local.policy import rule_problem
 

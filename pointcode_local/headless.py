@@ -26,12 +26,17 @@ from pointcode_local.events import (
     TurnFinished,
     UsageChanged,
 )
+from pointcode_local.exits import EXIT_CANCELLED, EXIT_DENIED, EXIT_DONE, EXIT_ERROR, EXIT_LIMIT, EXIT_TEMPORARY
 from pointcode_local.records import to_line, to_record
 
 Format = Literal["text", "json", "stream-json"]
-EXIT_CODES: dict[Outcome, int] = {"done": 0, "error": 1, "denied": 3, "limit": 4, "cancelled": 130}
-EXIT_TEMPORARY = 75
-EXIT_CLOSED = 1
+EXIT_CODES: dict[Outcome, int] = {
+    "done": EXIT_DONE,
+    "error": EXIT_ERROR,
+    "denied": EXIT_DENIED,
+    "limit": EXIT_LIMIT,
+    "cancelled": EXIT_CANCELLED,
+}
 
 
 class AgentLike(Protocol):
@@ -200,7 +205,7 @@ async def run_headless(
         output.write(to_line({"type": "result", **result} if output_format == "stream-json" else result))
     if output.closed:
         progress("error: standard output was closed")
-        return report.exit_code or EXIT_CLOSED
+        return report.exit_code or EXIT_ERROR
     return report.exit_code
 
 

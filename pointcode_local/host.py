@@ -12,11 +12,11 @@ from typing import Any
 from pointcode_local import __version__
 from pointcode_local.agent import Agent
 from pointcode_local.checkpoints import Checkpoints
-from pointcode_local.cli import UsageError
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
+from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError, HostInfo, OnProgress
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore

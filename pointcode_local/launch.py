@@ -8,13 +8,11 @@ import logging
 import os
 import sys
 
-from pointcode_local.cli import EXIT_ERROR, UsageError
 from pointcode_local.compose import Setup, prepare, stderr_printer
 from pointcode_local.engine.errors import BackendError, CapacityError, EngineError
+from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, UsageError
 from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
-
-EXIT_TEMPORARY = 75
 
 
 def _choice(options: argparse.Namespace) -> SessionChoice:

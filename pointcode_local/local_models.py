@@ -14,10 +14,10 @@ from pointcode_local.config import Places, Settings
 from pointcode_local.engine import registry
 from pointcode_local.engine.errors import DownloadError, EngineError
 from pointcode_local.engine.types import ChatModel
+from pointcode_local.exits import EXIT_ERROR
 from pointcode_local.frontend import OnProgress, Progress
 
 BIG_MODEL = "north-mini-code"  # where there is a Hopper GPU and the model is on disk
-EXIT_ERROR, EXIT_USAGE = 1, 2
 
 
 def default_model() -> str:

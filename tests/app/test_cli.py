@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pointcode_local import __version__
-from pointcode_local.cli import UsageError, main_parser, run, take_prompt
+from pointcode_local.cli import main_parser, run, take_prompt
+from pointcode_local.exits import UsageError
 
 ROOT = Path(__file__).parents[2]
 
