@@ -14,7 +14,7 @@ from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageE
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
-COMMANDS = ("model", "config", "sessions", "doctor")
+COMMANDS = ("model", "config", "sessions", "doctor", "bench")
 _WITH_VALUE = (
     *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
     *("--permission-mode", "--resume", "--fork"),
@@ -27,6 +27,7 @@ commands:
   pointcode model list|pull|info|verify       models
   pointcode config [get|set|path|trust]       settings, with where each value came from
   pointcode sessions [list|show|rm]           stored conversations
+  pointcode bench decode|prefill|…            measure this machine (--help after the name tells its options)
   pointcode doctor                            what this machine has
 
 exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
@@ -185,6 +186,10 @@ def main_parser() -> argparse.ArgumentParser:
 
 # ----------------------------------------------------------------------------------------------- subcommands
 def _run_command(name: str, argv: list[str]) -> int:
+    if name == "bench":
+        from pointcode_local import commands
+
+        return commands.bench(argv)
     parser, handler = {
         "config": _config_command,
         "sessions": _sessions_command,

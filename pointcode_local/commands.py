@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
@@ -16,6 +20,8 @@ from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFi
 from pointcode_local.exits import EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
+
+BENCHES = ("decode", "prefill", "serve", "schedule", "turn")
 
 
 def _say(text: str) -> None:
@@ -166,3 +172,14 @@ def _describe_sandbox() -> str:
     if status.kind == "none":
         raise LookupError(status.text)
     return status.text
+
+
+def bench(argv: Sequence[str]) -> int:
+    """`pointcode bench NAME …`: hands over to `engine.bench.NAME`, which knows its own options."""
+    from pointcode_local.engine import bench as benches
+
+    names = [module.name for module in pkgutil.iter_modules(benches.__path__) if module.name in BENCHES]
+    if not argv or argv[0] not in names:
+        raise UsageError(f"usage: pointcode bench {'|'.join(names)} …")
+    module: Any = importlib.import_module(f"{benches.__name__}.{argv[0]}")
+    return int(module.main(list(argv[1:])))

@@ -76,6 +76,8 @@ def test_two_prompts_are_wrong():
         ["config", "set", "max_turns"],
         ["config", "trust"],
         ["model", "fly"],
+        ["bench"],
+        ["bench", "fly"],
     ],
     ids=" ".join,
 )
