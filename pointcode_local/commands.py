@@ -16,8 +16,9 @@ from typing import Any
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.config import ConfigError, Places, find_places
+from pointcode_local.engine.errors import EngineError
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
-from pointcode_local.exits import EXIT_USAGE, UsageError
+from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
 
@@ -182,4 +183,7 @@ def bench(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in names:
         raise UsageError(f"usage: pointcode bench {'|'.join(names)} …")
     module: Any = importlib.import_module(f"{benches.__name__}.{argv[0]}")
-    return int(module.main(list(argv[1:])))
+    try:
+        return int(module.main(list(argv[1:])))
+    except EngineError as error:
+        return _complain(error, EXIT_ERROR)
