@@ -59,7 +59,7 @@ class LineSource(Protocol):
         ...
 
     async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
-        """An answer to a question; None when there is none to be had."""
+        """An answer to a question; None when there is none to be had. Raises KeyboardInterrupt on Ctrl-C."""
         ...
 
 
@@ -114,7 +114,7 @@ class TerminalLines:
         while True:
             try:
                 text = (await self._answers.prompt_async(message)).strip()
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 return None
             if accepts(text):
                 return text
@@ -246,7 +246,10 @@ class PlainFrontEnd:
         with _on_interrupt(self._stop):
             try:
                 async for event in stream:
-                    await self._show(event)
+                    try:
+                        await self._show(event)
+                    except KeyboardInterrupt:  # at a question: the turn ends, and with it the question
+                        self._stop()
                     if self._user_shell is not None and self._agent is not None and isinstance(event, ToolFinished):
                         self._agent.note(note_for_model(event))
             except asyncio.CancelledError:

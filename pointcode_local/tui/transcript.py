@@ -15,7 +15,7 @@ from textual.widgets import Static
 from pointcode_local.tui.story import AnswerRecord, Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
-MOUNTED_AT_OPEN = 40
+MOUNTED_AT_OPEN = 30
 MOUNTED_AT_MOST = 160  # while following the end
 MORE = 40  # records mounted per step when reading back
 
@@ -61,6 +61,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def show(self, records: list[Record]) -> None:
         """Show another conversation (kept by reference: records appended to the list appear with `sync`)."""
+        self._loading = True  # the scroll position passes the top
         with self.app.batch_update():
             await self.query_children(".entry").remove()
             self._views.clear()
@@ -69,6 +70,10 @@ class Transcript(VerticalScroll, can_focus=False):
             await self._mount_range(self._first, len(records))
         self._show_earlier()
         self.anchor()
+        self.call_after_refresh(self._loaded)
+
+    def _loaded(self) -> None:
+        self._loading = False
 
     async def sync(self, touched: Sequence[Record]) -> None:
         """Mount new records at the end and bring changed ones up to date."""

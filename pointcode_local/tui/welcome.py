@@ -25,6 +25,7 @@ KEYS = (
     ("ctrl+t", "all steps of the plan"),
     ("page up, page down", "scroll; ctrl+end goes to the end"),
 )
+NARROW_BELOW = 60  # cells
 _EXAMPLES = (
     "Explain how this project is laid out",
     "Find where the settings are read and add a --verbose flag",
@@ -37,15 +38,24 @@ class Welcome(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="welcome", markup=False)
+        self._info: HostInfo | None = None
+
+    def on_resize(self) -> None:
+        """A narrow screen gets fewer words."""
+        if self._info is not None:
+            self.show(self._info)
 
     def show(self, info: HostInfo) -> None:
         """Draw for this host."""
+        self._info = info
         sandbox = (
             ("no sandbox on this machine: commands run with your rights", "$warning")
             if info.sandbox == "none"
             else (f"commands run in {one_line(info.sandbox)}", "$foreground 60%")
         )
-        mode = MODE_MEANING.get(info.mode, "")
+        is_narrow = self.app.size.width < NARROW_BELOW
+        mode = "" if is_narrow else MODE_MEANING.get(info.mode, "")
+        sandbox_row = Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox)
         rows: list[Content] = [
             Content.assemble(("pointcode", "bold $primary"), (f" {info.version}".rstrip(), "$foreground 60%")),
             Content(_where(info)),
@@ -53,10 +63,10 @@ class Welcome(Static):
             _row("folder", one_line(str(info.cwd))),
             _row("model", f"{one_line(info.model)} ({one_line(info.backend)})"),
             _row("mode", f"{one_line(info.mode)}: {mode}" if mode else one_line(info.mode)),
-            *([Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox)] if info.sandbox else []),
+            *([] if is_narrow or not info.sandbox else [sandbox_row]),
             Content(""),
             Content.assemble(("Say what you want done, for example", "$foreground 60%")),
-            *(Content.assemble(("  › ", "$primary"), example) for example in _EXAMPLES),
+            *(Content.assemble(("  › ", "$primary"), example) for example in _EXAMPLES[: 1 if is_narrow else None]),
             Content(""),
             Content.assemble(
                 ("@", "bold"), (" names a file   ", "$foreground 60%"),

@@ -163,6 +163,17 @@ async def test_a_question_takes_a_number_or_words() -> None:
     assert agent.sent == [Answer("q", "Fahrenheit"), Answer("r", "wttr")]
 
 
+async def test_ctrl_c_at_a_permission_stops_the_turn() -> None:
+    class Interrupted(TypedLines):
+        async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
+            raise KeyboardInterrupt
+
+    agent = ScriptedAgent([[PERMISSION]])
+    out = io.StringIO()
+    assert await PlainFrontEnd(ScriptedHost(agent), Interrupted(["go"]), LinePrinter(out, PLAIN)).run("") == 0
+    assert agent.sent == [] and "(stopped)" in out.getvalue()
+
+
 async def test_the_end_of_input_at_a_permission_denies() -> None:
     agent = ScriptedAgent([[PERMISSION]])
     await talk(ScriptedHost(agent), ["go"])
