@@ -141,8 +141,10 @@ class ShellJudge:
     def _path_texts(self) -> Iterator[str]:
         for word in dict.fromkeys(self.tree.words):
             yield from _pieces(word)
-        loose = re.findall(r"[\w.~/*?\[\]@+-]+", self.line)
-        for token in dict.fromkeys(loose):
+        line = self.line
+        for said in () if self.tree.unsure else self.tree.said:
+            line = line.replace(said, " ", 1)
+        for token in list(dict.fromkeys(re.findall(r"[\w.~/*?\[\]@+-]+", line)))[:MAX_EXPANDED]:
             for piece in (token, token.lstrip("/"), token.rsplit("/", 1)[-1]):
                 if piece and (os.path.lexists(self.workspace.root / piece) or re.search(r"[*?\[]", piece)):
                     yield piece

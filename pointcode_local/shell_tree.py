@@ -156,13 +156,15 @@ CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
 class Reading:
     """What was found. `commands` are word lists (a word that cannot be known stands as it is written and ends with
     U+0000); `words` every literal word and redirection target; `writes` the targets of output redirections; `unsure`
-    why not all could be known; `texts` embedded program texts."""
+    why not all could be known; `texts` embedded program texts; `said` source that is mere data (what `echo` prints, a
+    commit message, a file written by a here-document)."""
 
     commands: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     words: list[str] = field(default_factory=list[str])
     writes: list[str] = field(default_factory=list[str])
     unsure: list[str] = field(default_factory=list[str])
     texts: list[str] = field(default_factory=list[str])
+    said: list[str] = field(default_factory=list[str])
 
 
 @cache
@@ -191,9 +193,16 @@ def _read(line: str, reading: Reading, depth: int) -> None:
                 _command(words, reading, depth)
     for node in _walk(root):
         if node.type in ("command", "declaration_command", "unset_command"):
-            _command(tuple(_words(node)), reading, depth)
+            words = tuple(_words(node))
+            if depth == 0 and _only_says(node, words):
+                reading.commands.append(words)
+                reading.said.append(_text(node))
+            else:
+                _command(words, reading, depth)
         elif node.type == "file_redirect":
             _redirect(node, reading)
+        elif node.type == "heredoc_body" and depth == 0 and _is_written(node):
+            reading.said.append(_text(node))
         elif node.type == "heredoc_body":
             reading.texts.append(_text(node))
             _nested(_text(node), reading, depth)
@@ -205,6 +214,42 @@ def _read(line: str, reading: Reading, depth: int) -> None:
             value = node.child_by_field_name("value")
             if value is not None:
                 reading.words.append(_value(value)[0])
+
+
+def _only_says(node: Node, words: tuple[str, ...]) -> bool:
+    """Does a command just print its words, or take them as a message, with nobody reading on?"""
+    if not words or words[0] not in ("echo", "printf", "git") or _is_read_on(node):
+        return False
+    return words[0] != "git" or (words[1:3] == ("commit", "-m") and len(words) == 4)
+
+
+def _is_read_on(node: Node) -> bool:
+    """Does the output go into a pipe or into another command's words?"""
+    above = node.parent
+    while above is not None:
+        if above.type in (
+            "pipeline",
+            "command_substitution",
+            "process_substitution",
+            "heredoc_redirect",
+            "function_definition",
+        ):
+            return True
+        above = above.parent
+    return False
+
+
+def _is_written(body: Node) -> bool:
+    """Does a here-document become the text of a file, by `cat` or `tee`?"""
+    redirect = body.parent
+    statement = redirect.parent if redirect is not None else None
+    if redirect is None or statement is None or _is_read_on(statement):
+        return False
+    plain = {"heredoc_start", "heredoc_body", "heredoc_end", "file_redirect"}
+    command = statement.child_by_field_name("body")
+    if command is None or any(child.type not in plain for child in redirect.named_children):
+        return False
+    return next(iter(_words(command)), "") in ("cat", "tee")
 
 
 def _walk(node: Node) -> Iterator[Node]:

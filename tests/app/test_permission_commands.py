@@ -225,6 +225,14 @@ def test_options_that_write_run_or_leave_ask_although_the_command_is_allowed(
     assert shell(workspace, command, allow=WORDY) is Ask
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["rg --files ..", "rg -e x ..", "find / -name x", "ls ..", "git diff --no-index /etc/passwd a.txt", "cat */s.txt"],
+)
+def test_reading_commands_that_leave_the_workspace_ask(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, allow=WORDY) is Ask
+
+
 def test_a_rule_covers_its_command_and_no_longer_one(workspace: Workspace) -> None:
     assert shell(workspace, "make test", allow=["make test"]) is Allow
     assert shell(workspace, "make  'test'", allow=["make test"]) is Allow
@@ -423,6 +431,47 @@ def test_secrets_are_found_from_the_folder_that_a_line_changes_to(workspace: Wor
     ):
         assert shell(workspace, command, allow=WORDY) is Ask
         assert shell(workspace, command, "auto") is Ask
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo .env >> .gitignore",
+        "printf '%s\\n' '.env' '*.pem' > list.txt",
+        "git commit -m 'load .env at start'",
+        "cat > load.py <<'E'\nopen('.env')\nE",
+        "cat <<E > notes.md\nsee .env and id_rsa\nE",
+        "tee x.txt <<E\n.env\nE",
+        "mkdir -p a && echo 'see .env' > a/note && ls a",
+    ],
+)
+def test_a_secrets_name_that_is_only_written_down_does_not_ask(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, "auto") is Allow
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo .env | xargs cat",
+        "cat $(echo .env)",
+        "echo 'cat .env' | sh",
+        "cat <<E | sh\ncat .env\nE",
+        "sh <<E\ncat .env\nE",
+        "cat <<E\n$(cat .env)\nE",
+        'echo "$(cat .env)"',
+        'echo "$(<.env)"',
+        "echo x > .env",
+        "for f in .env; do cat $f; done",
+        "echo .env | while read f; do cat $f; done",
+        "f() { cat $1; }; f .env",
+        "git commit -m x .env",
+        "git commit -F .env",
+        "cat .env <<E\nx\nE",
+    ],
+)
+def test_a_secrets_name_that_is_used_asks(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, "auto") is Ask
+    assert shell(workspace, command, "auto", deny=["read(.env)"]) is Deny
 
 
 def test_a_long_chain_is_judged_to_its_end(workspace: Workspace) -> None:
