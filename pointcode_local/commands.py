@@ -178,11 +178,15 @@ def _describe_sandbox() -> str:
 def bench(argv: Sequence[str]) -> int:
     """`pointcode bench NAME …`: hands over to `engine.bench.NAME`, which knows its own options."""
     from pointcode_local.engine import bench as benches
+    from pointcode_local.local_models import NO_ENGINE
 
     names = [module.name for module in pkgutil.iter_modules(benches.__path__) if module.name in BENCHES]
     if not argv or argv[0] not in names:
         raise UsageError(f"usage: pointcode bench {'|'.join(names)} …")
-    module: Any = importlib.import_module(f"{benches.__name__}.{argv[0]}")
+    try:
+        module: Any = importlib.import_module(f"{benches.__name__}.{argv[0]}")
+    except ImportError as error:
+        return _complain(f"{NO_ENGINE} ({error})", EXIT_ERROR)
     try:
         return int(module.main(list(argv[1:])))
     except EngineError as error:

@@ -17,6 +17,7 @@ from pointcode_local.engine.types import ChatModel
 from pointcode_local.exits import EXIT_ERROR
 from pointcode_local.frontend import OnProgress, Progress
 
+NO_ENGINE = "the engine of this installation does not load: reinstall pointcode-local, or use --endpoint URL"
 BIG_MODEL = "north-mini-code"  # where there is a Hopper GPU and the model is on disk
 
 
@@ -37,8 +38,11 @@ async def open_local_model(settings: Settings, places: Places, on_progress: OnPr
 
 
 def _open(name: str, backend: str, cache_dir: Path) -> ChatModel:
-    from pointcode_local.engine.chat_model import open_chat_model
-    from pointcode_local.engine.parts import EngineOptions
+    try:
+        from pointcode_local.engine.chat_model import open_chat_model
+        from pointcode_local.engine.parts import EngineOptions
+    except ImportError as error:
+        raise EngineError(f"{NO_ENGINE} ({error})") from error
 
     return open_chat_model(name, EngineOptions(backend=backend, cache_dir=cache_dir))
 
