@@ -494,7 +494,7 @@ GLUE = st.sampled_from([" && ", " ; ", " | ", " || ", "\n", " & ", "\r\n", "&&",
 FORMS = st.sampled_from([t for t in TRICKS if "rm a.txt" in t])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from(["ls", "cat a.txt", "echo hi", "git status", "true"]), min_size=1, max_size=4),
     GLUE,
@@ -507,7 +507,7 @@ def test_a_line_with_a_command_that_is_not_allowed_is_never_allowed(
     assert shell(workspace, glue.join(parts), allow=WORDY) is Ask
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from(["deploytool push", "true", "echo 'x y'"]), min_size=1, max_size=3),
     GLUE,

@@ -95,7 +95,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(sorted(TOOLS)), JSON | st.text(max_size=20))
 def test_whatever_is_written_the_answer_is_arguments_or_an_error_text(name: str, value: Any) -> None:
     raw = value if isinstance(value, str) else json.dumps(value)

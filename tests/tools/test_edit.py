@@ -290,7 +290,7 @@ PIECES = st.sampled_from(
 TEXT = st.lists(PIECES, max_size=12).map(b"".join)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXT, TEXT, st.sampled_from([b"", b"\xef\xbb\xbf"]), st.text("xyz\n$\\ ", max_size=8))
 def test_bytes_outside_the_edit_never_change(head: bytes, tail: bytes, mark: bytes, new: str) -> None:
     raw = mark + head + b"<UNIQUE>" + tail
@@ -300,7 +300,7 @@ def test_bytes_outside_the_edit_never_change(head: bytes, tail: bytes, mark: byt
     assert inside.replace(b"\r\n", b"\n") == f"<{new}>".encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=60))
 def test_every_file_that_counts_as_text_decodes_reversibly(raw: bytes) -> None:
     try:
@@ -311,7 +311,7 @@ def test_every_file_that_counts_as_text_decodes_reversibly(raw: bytes) -> None:
     assert file.bom + file.text.encode(file.encoding, file.errors) == raw
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.text("ab {}", max_size=5), st.sampled_from(["\n", "\r\n"])), min_size=2, max_size=8),
     st.data(),

@@ -80,7 +80,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=25), st.data())
 def test_the_result_never_depends_on_how_the_output_was_cut(fragments: list[bytes], data: st.DataObject) -> None:
     raw = b"".join(fragments)
@@ -93,7 +93,7 @@ def test_the_result_never_depends_on_how_the_output_was_cut(fragments: list[byte
     assert "".join(out) == clean(raw)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=30) | st.lists(st.binary(max_size=6), max_size=12))
 def test_no_control_character_ever_gets_through(fragments: list[bytes]) -> None:
     shown = clean(b"".join(fragments))
