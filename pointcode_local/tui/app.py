@@ -289,13 +289,20 @@ class PointcodeApp(App[int]):
         elif text.startswith("!") and text[1:].strip():
             self._start_user_shell(text[1:].strip())
         elif self.agent is None:
-            self._waiting_prompts.append(text)
-            self._refresh_now()
+            self._wait_for_model(text)
         elif self._turn is not None:
             self.agent.send(Prompt(text, steer=steer))
         else:
             self._turn = asyncio.create_task(self._play(self.agent, text))
             self._refresh_now()
+
+    def _wait_for_model(self, text: str) -> None:
+        if self._opening:
+            self._waiting_prompts.append(text)
+            self._refresh_now()
+        else:
+            self._composer.set_text(text)
+            self.notify("No model is open. /model opens one, /quit leaves.", severity="warning", markup=False)
 
     def _start_user_shell(self, command: str) -> None:
         if self._user_shell is None:

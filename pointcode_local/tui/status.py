@@ -161,7 +161,10 @@ def status_parts(info: HostInfo, story: Story, n_shown: int) -> tuple[list[tuple
     usage = story.usage
     mode = story.mode or info.mode
     sandbox = "no sandbox" if info.sandbox == "none" else info.sandbox
-    left = [(one_line(mode), "$accent" if mode == "auto" else ""), (one_line(info.model), "")]
+    left = [
+        (one_line(mode), "$accent" if mode == "auto" else ""),
+        (one_line(info.model.rpartition("/")[2] or info.model), ""),
+    ]
     if sandbox:
         left.append((one_line(sandbox), "$warning" if info.sandbox == "none" else "$foreground 60%"))
     limit = info.context_limit or (usage.context_limit if usage else 0)
