@@ -5,24 +5,9 @@
 #include <vector>
 
 #include "step_backend.h"
+#include "token_noise.h"
 
 namespace pointcode {
-
-// SplitMix64's finaliser (Steele, Lea and Flood 2014): spreads a counter over 64 bits.
-constexpr uint64_t mix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// The noise of a token, uniform on (0, 1) with 24 bits, so that fp32 holds it exactly. It depends on nothing but
-// (seed, position, token), hence the draw does not depend on the batch, on the order of a search, or on the device.
-constexpr float token_noise(uint64_t seed, int32_t position, int32_t token) {
-  const uint64_t key = mix64(seed ^ mix64(static_cast<uint64_t>(static_cast<uint32_t>(position))));
-  const uint64_t bits = mix64(key ^ static_cast<uint64_t>(static_cast<uint32_t>(token)));
-  return (static_cast<float>(bits >> 40) + 0.5f) * 0x1p-24f;
-}
 
 // The draw is a Gumbel maximum: the kept token with the largest  logit / temperature - log(-log1p(-noise)).
 // Not thread-safe: one Sampler per thread that samples. Keeps buffers of the vocabulary's size.

@@ -33,6 +33,7 @@ class KvGeometry:
     n_kv_heads: int
     head_dim: int
     window: int = 0
+    element_bytes: int = 4
 
     def n_layers(self, group: int) -> int:
         """Layers of the group."""
@@ -44,8 +45,8 @@ class KvGeometry:
         return (SLIDING if sliding else FULL), sum(s == sliding for s in self.sliding_layers[:layer])
 
     def page_bytes(self, group: int) -> int:
-        """Bytes of one page, K and V of all the group's layers, fp32."""
-        return self.n_layers(group) * self.n_kv_heads * PAGE_TOKENS * self.head_dim * 2 * 4
+        """Bytes of one page, K and V of all the group's layers."""
+        return self.n_layers(group) * self.n_kv_heads * PAGE_TOKENS * self.head_dim * 2 * self.element_bytes
 
     def first_visible_page(self, position: int) -> int:
         """The first page that a sliding layer reads for a query at `position`."""
@@ -79,6 +80,13 @@ class KvGeometry:
         return low, sliding_pages(low)
 
 
+def _pages(shape: tuple[int, ...], device: torch.device | None) -> torch.Tensor:
+    if device is not None:
+        return torch.zeros(shape, dtype=torch.bfloat16, device=device)
+    # NumPy's zeros take memory when they are first touched; torch.zeros would write all of them now.
+    return torch.from_numpy(np.zeros(shape, np.float32))
+
+
 @dataclass(frozen=True, slots=True)
 class PageCounts:
     """How a pool's pages are divided; `free + cached + used == total`."""
@@ -92,11 +100,12 @@ class PageCounts:
 class PagePool:
     """The pages of one group: *used* while references are held, *cached* while only the prefix cache knows them."""
 
-    def __init__(self, n_layers: int, n_pages: int, n_kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self, n_layers: int, n_pages: int, n_kv_heads: int, head_dim: int, device: torch.device | None = None
+    ) -> None:
         shape = (n_layers, n_pages if n_layers else 0, n_kv_heads, PAGE_TOKENS, head_dim)
-        # NumPy's zeros take memory when they are first touched; torch.zeros would write all of them now.
-        self.k = torch.from_numpy(np.zeros(shape, np.float32))  # (L, P, G, T, C)
-        self.v = torch.from_numpy(np.zeros(shape, np.float32))  # (L, P, G, T, C)
+        self.k = _pages(shape, device)  # (L, P, G, T, C)
+        self.v = _pages(shape, device)  # (L, P, G, T, C)
         self.n_pages = shape[1]
         self._references = [0] * self.n_pages
         self._is_cached = bytearray(self.n_pages)
@@ -164,11 +173,13 @@ class PagePool:
 class KvCache:
     """The two pools of a model and the allocation rule: a free page, else the least recently used cached one."""
 
-    def __init__(self, geometry: KvGeometry, n_full_pages: int, n_sliding_pages: int) -> None:
+    def __init__(
+        self, geometry: KvGeometry, n_full_pages: int, n_sliding_pages: int, device: torch.device | None = None
+    ) -> None:
         self.geometry = geometry
         counts = (n_full_pages, n_sliding_pages)
         self.pools = tuple(
-            PagePool(geometry.n_layers(g), counts[g], geometry.n_kv_heads, geometry.head_dim) for g in GROUPS
+            PagePool(geometry.n_layers(g), counts[g], geometry.n_kv_heads, geometry.head_dim, device) for g in GROUPS
         )
         self.groups = tuple(g for g in GROUPS if geometry.n_layers(g))
         self._slots = tuple(geometry.slot_of(layer) for layer in range(len(geometry.sliding_layers)))
@@ -180,7 +191,7 @@ class KvCache:
         return self.pools[self.groups[0]].n_pages * PAGE_TOKENS
 
     def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V pages of one layer, each (P, G, T, C) fp32."""
+        """K and V pages of one layer, each (P, G, T, C): fp32, or on a device bf16 in the backend's own order."""
         group, index = self._slots[layer]
         return self.pools[group].k[index], self.pools[group].v[index]
 

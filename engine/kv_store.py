@@ -1,7 +1,7 @@
 """KV pages on disk, one file per model: the system prompt is computed once in a machine's life.
 
 File: magic (8 bytes), header length (u64, little endian), header (JSON), blake2b-256 of the header, then the blobs. A
-blob is one page of one group: K (L, G, T, C) then V, fp32. The header lists each page's hash, parent, tokens and, per
+blob is one page of one group: K (L, G, T, C) then V, as they lie in the pool. The header lists each page's hash, parent, tokens and, per
 group, where its blob lies and the checksum of the blob. A damaged file or blob is dropped, never used: the cache
 is only an optimisation.
 """
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-import numpy as np
 import torch
 
 from .kv_cache import KvCache
@@ -78,10 +77,12 @@ class KvStore:
             return False
         for group, target, data in blobs:
             pool = kv.pools[group]
-            values = torch.from_numpy(np.frombuffer(bytearray(data or b""), np.float32).copy())
+            values = torch.frombuffer(bytearray(data or b""), dtype=pool.k.dtype)
             k, v = values.view(2, *pool.k.shape[:1], *pool.k.shape[2:])
             pool.k[:, target] = k
             pool.v[:, target] = v
+            if pool.k.is_cuda:  # the decode thread has a stream of its own
+                torch.cuda.current_stream().synchronize()
         return True
 
     def save(self, kv: KvCache, newest_first: Iterable[StoredPage | tuple[CachedPage, dict[int, int]]]) -> None:
@@ -194,7 +195,7 @@ def _parse(entry: dict[str, Any], start: int) -> StoredPage:
 
 def _page_bytes(kv: KvCache, group: int, page: int) -> bytes:
     pool = kv.pools[group]
-    return torch.stack((pool.k[:, page], pool.v[:, page])).numpy().tobytes()
+    return torch.stack((pool.k[:, page], pool.v[:, page])).cpu().view(torch.uint8).numpy().tobytes()
 
 
 def _digest(data: bytes) -> bytes:

@@ -1,0 +1,50 @@
+// Sampling on the GPU: logits -> one token per row, the same token as csrc/sampling.cc chooses. Plain data.
+#pragma once
+
+#include <cstdint>
+
+namespace pointcode::gpu {
+
+constexpr int kMaxSampleVocab = 262144;  // 32-bit histogram cells of one eighth of it cannot overflow
+constexpr int kSampleLogprobs = 21;      // 20 alternatives and the chosen token
+constexpr uint32_t kStampMask = 0x3fffffff;
+
+struct SampleRow {  // in device memory; the fields mean what they mean in SamplingConfig
+  float temperature, top_p, min_p;
+  float repetition_penalty, frequency_penalty, presence_penalty;
+  int32_t top_k, n_logprobs;
+  int32_t has_bias, has_penalties, has_mask, reserved;
+  uint64_t seed;
+};
+static_assert(sizeof(SampleRow) == 56);
+
+enum class SampleStatus : uint32_t { kOk = 0, kNan = 1, kAborted = 2 };
+
+// One row's answer, in host memory that the GPU writes. `word` comes last: stamp << 34 | status << 32 | token.
+struct SampleResult {
+  uint64_t word;
+  int32_t n_logprobs, reserved;
+  int32_t ids[kSampleLogprobs];
+  float values[kSampleLogprobs];
+};
+
+struct SampleParams {
+  int32_t n_rows, vocab;
+  const float* logits;         // (rows, vocab)
+  const SampleRow* rows;       // (rows)
+  const float* bias;           // (rows, vocab); read where has_bias
+  int32_t* counts;             // (rows, vocab): of each token in the row's history; where has_penalties
+  const uint32_t* masks;       // (rows, mask_words): bits of allowed tokens; where has_mask
+  int32_t mask_words;
+  uint32_t stamp;              // <= kStampMask
+  int32_t* tokens;             // (rows): becomes the chosen token
+  int32_t* positions;          // (rows): of the token that the logits follow; 1 is added
+  const uint32_t* abort_flag;  // not 0: the logits are not valid
+  SampleResult* results;       // (rows), host memory
+};
+
+}  // namespace pointcode::gpu
+
+// Returns a cudaError_t.
+extern "C" int pointcode_sample(const void* params, void* stream);
+extern "C" int pointcode_sample_params_size();

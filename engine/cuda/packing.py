@@ -1,0 +1,134 @@
+"""Weights in the order in which the decode megakernel streams them (`PackPlan` in csrc/mk_params.h).
+
+A (rows, K) matrix is cut into tiles of 16 rows; a tile is a run of 16 x 16 "k-tiles", each 512 bytes in the order of
+an mma.m16n8k16 A fragment. K is padded with zero k-tiles so that a ring stage gives all eight warps equally many. In
+a k-tile, element (8 hi + g, 8 b + 2 t + e) lies at [g][t][b][hi][e].
+
+Letters: M tiles of 16 rows, J k-tiles of a row (padded), E matrices of a bank, F hidden units, C head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+TILE = 16
+WARPS = 8
+FRAGMENT = 256  # values of one k-tile
+
+
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """How K is cut: `stages` ring stages a tile, in each `tiles_per_warp` k-tiles for each of the eight warps."""
+
+    stages: int
+    tiles_per_warp: int
+
+    @classmethod
+    def of(cls, k: int) -> PackPlan:
+        """The plan for reduction length `k`; the same rule as in csrc/mk_params.h."""
+        per_warp = -(-k // (TILE * WARPS))
+        stages = -(-per_warp // 4)
+        return cls(stages, -(-per_warp // stages))
+
+    @property
+    def k_tiles(self) -> int:
+        """k-tiles of a row of tiles, padding included."""
+        return self.stages * self.tiles_per_warp * WARPS
+
+
+def packed_shape(rows: int, k: int, count: int = 1) -> tuple[int, int, int, int]:
+    """(E, M, J, 256): the shape of `count` packed (rows, k) matrices; a last tile that is not full is padded."""
+    return count, -(-rows // TILE), PackPlan.of(k).k_tiles, FRAGMENT
+
+
+def packed_bytes(rows: int, k: int, count: int = 1) -> int:
+    """Bytes of `count` packed (rows, k) matrices in bf16."""
+    e, m, j, values = packed_shape(rows, k, count)
+    return e * m * j * values * 2
+
+
+def empty_packed(rows: int, k: int, count: int = 1, *, device: torch.device) -> torch.Tensor:
+    """(E, M, J, 256) bf16 whose padding is zero; the rest is not set."""
+    shape = packed_shape(rows, k, count)
+    packed = torch.empty(shape, dtype=torch.bfloat16, device=device)
+    if k < shape[2] * TILE:
+        packed[:, :, k // TILE :] = 0
+    if rows % TILE:
+        packed[:, -1] = 0
+    return packed
+
+
+def pack_rows(out: torch.Tensor, rows: torch.Tensor) -> None:
+    """Writes rows (n, K), n and K multiples of 16, into the tiles out (n / 16, J, 256)."""
+    n, k = rows.shape
+    source = rows.view(n // TILE, 2, 8, k // TILE, 2, 4, 2)  # M hi g J b t e
+    _fragments(out, k).copy_(source.permute(0, 3, 2, 5, 4, 1, 6))
+
+
+def pack_half_rows(out: torch.Tensor, rows: torch.Tensor, half: int) -> None:
+    """Writes rows (n, K), n a multiple of 8, as rows 8 half .. 8 half + 7 of the tiles out (n / 8, J, 256)."""
+    n, k = rows.shape
+    source = rows.view(n // 8, 8, k // TILE, 2, 4, 2)  # M g J b t e
+    _fragments(out, k)[:, :, :, :, :, half].copy_(source.permute(0, 2, 1, 4, 3, 5))
+
+
+def pack_matrix(matrix: torch.Tensor) -> torch.Tensor:
+    """(1, M, J, 256) of a (rows, K) bf16 matrix; K a multiple of 16, rows padded to one."""
+    rows, k = matrix.shape
+    packed = empty_packed(rows, k, device=matrix.device)
+    whole = rows // TILE * TILE
+    if whole:
+        pack_rows(packed[0, : whole // TILE], matrix[:whole])
+    if whole < rows:
+        last = torch.zeros(TILE, k, dtype=torch.bfloat16, device=matrix.device)
+        last[: rows - whole] = matrix[whole:]
+        pack_rows(packed[0, whole // TILE :], last)
+    return packed
+
+
+def group_tiles(packed: torch.Tensor, n_kv_heads: int, head_dim: int, n_heads: int) -> dict[str, torch.Tensor]:
+    """Views of a packed QKV matrix, whose rows are grouped by KV head: "q", "k" and "v", each (G, tiles, J, 256)."""
+    per_head, q_tiles = head_dim // TILE, n_heads // n_kv_heads * head_dim // TILE
+    grouped = packed[0].view(n_kv_heads, q_tiles + 2 * per_head, *packed.shape[2:])
+    return {
+        "q": grouped[:, :q_tiles],
+        "k": grouped[:, q_tiles : q_tiles + per_head],
+        "v": grouped[:, q_tiles + per_head :],
+    }
+
+
+def pack_grouped(out: torch.Tensor, rows: torch.Tensor) -> None:
+    """Writes rows (G n, K) into out (G, n / 16, J, 256), a view made by `group_tiles`."""
+    groups = out.shape[0]
+    for g, part in enumerate(rows.view(groups, -1, rows.shape[1])):
+        pack_rows(out[g], part)
+
+
+def unpack(packed: torch.Tensor, rows: int, k: int, out: torch.Tensor | None = None) -> torch.Tensor:
+    """(E, rows, K) bf16 of a packed (E, M, J, 256) bank, written to `out` (contiguous, that shape) when given."""
+    count = packed.shape[0]
+    if out is None:
+        out = torch.empty(count, rows, k, dtype=torch.bfloat16, device=packed.device)
+    if packed.is_cuda and rows % TILE == 0:
+        from .triton_kernels import unpack_tiles
+
+        unpack_tiles(packed, out)
+        return out
+    source = packed.view(count, -1, packed.shape[2], 8, 4, 2, 2, 2)[:, :, : k // TILE]  # E M J g t b hi e
+    whole = source.permute(0, 1, 6, 3, 2, 5, 4, 7).reshape(count, -1, k)
+    return out.copy_(whole[:, :rows])
+
+
+def unpack_row_ids(packed: torch.Tensor, ids: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows `ids` (T,) int64 of matrix 0 of a packed bank: (T, K) bf16. Embeddings of a tied head."""
+    tiles = packed[0].view(packed.shape[1], packed.shape[2], 8, 4, 2, 2, 2)  # M J g t b hi e
+    row = ids % TILE
+    chosen = tiles[ids // TILE, :, row % 8, :, :, row // 8]  # T J t b e
+    return chosen.transpose(2, 3).flatten(1)[:, :k].contiguous()
+
+
+def _fragments(out: torch.Tensor, k: int) -> torch.Tensor:
+    """A view (M, K / 16, g, t, b, hi, e) of tiles (M, J, 256) without the padding."""
+    return out[:, : k // TILE].unflatten(2, (8, 4, 2, 2, 2))
