@@ -113,7 +113,7 @@ void CpuBackend::run_forward(const std::vector<BatchRow>& rows) {
   set_batch(rows);
   if (rows.empty()) return;
   context_.rows = &rows;
-  begin_step(context_);
+  embed_rows(context_);
   execute(rows, config_.schedules[rows.size() - 1]);
 }
 
@@ -135,6 +135,7 @@ void CpuBackend::execute(const std::vector<BatchRow>& rows, const Schedule& sche
   grow(queues_[set_], schedule.n_queues);
   context_.queues = queues_[set_].data();
   schedule_ = &schedule;
+  set_rotations(context_);
   ++n_steps_;
   running_.store(n_processors_ - 1, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);

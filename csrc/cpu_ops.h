@@ -105,8 +105,9 @@ void run_task(const StepContext& context, const TaskDescriptor& task, WorkerScra
 
 const char* opcode_name(int32_t opcode);
 
-// Before the lists: embeddings of the fed tokens into `residual`, rotation tables of the rows' positions.
-void begin_step(StepContext& context);
+// Before the lists: embeddings of the fed tokens into `residual`; rotation tables of the rows' positions.
+void embed_rows(StepContext& context);
+void set_rotations(StepContext& context);
 
 // --- parts, shared by the cpu_ops_*.cc files ---
 

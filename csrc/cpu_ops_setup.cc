@@ -138,9 +138,19 @@ StepContext::StepContext(const ModelShape& m, const DotTable& table, StepBuffers
   rope_sin = AlignedArray<float>(area(kMaxRows, half));
 }
 
-void begin_step(StepContext& c) {
-  const ModelShape& m = *c.model;
+void set_rotations(StepContext& c) {
   const size_t half = c.inv_freq.size();
+  for (size_t r = 0; r < c.rows->size(); ++r) {
+    for (size_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>((*c.rows)[r].position) * c.inv_freq[i];
+      c.rope_cos[r * half + i] = std::cos(angle);
+      c.rope_sin[r * half + i] = std::sin(angle);
+    }
+  }
+}
+
+void embed_rows(StepContext& c) {
+  const ModelShape& m = *c.model;
   const Weight& embed = m.weight(m.n_layers, WeightKind::kEmbed);
   for (size_t r = 0; r < c.rows->size(); ++r) {
     const BatchRow& row = (*c.rows)[r];
@@ -148,11 +158,6 @@ void begin_step(StepContext& c) {
     c.kernels->dequantize[static_cast<int>(embed.format)](
         static_cast<const uint8_t*>(embed.data) + row.token * embed.row_bytes, embed.cols,
         c.buffers->residual.data() + r * static_cast<size_t>(m.hidden));
-    for (size_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(row.position) * c.inv_freq[i];
-      c.rope_cos[r * half + i] = std::cos(angle);
-      c.rope_sin[r * half + i] = std::sin(angle);
-    }
   }
 }
 

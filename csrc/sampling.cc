@@ -11,7 +11,7 @@ constexpr int kLanes = 16;
 constexpr int kBlock = 256;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// The noise term -log(-log1p(-v)) lies in [-2.86, 17.4] for 24-bit v: what is further below the top cannot be drawn.
+// The noise term -log(-log1p(-v)) lies in [-2.82, 16.64] for v in [2^-24, 1 - 2^-24]: what is further below the top cannot be drawn.
 constexpr float kReach = 21.f;
 
 float gumbel(float noise) { return -std::log(-std::log1p(-noise)); }

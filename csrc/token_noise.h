@@ -24,10 +24,10 @@ POINTCODE_HOST_DEVICE constexpr uint64_t noise_key(uint64_t seed, int32_t positi
 }
 POINTCODE_HOST_DEVICE constexpr float noise_of_key(uint64_t key, int32_t token) {
   const uint64_t bits = mix64(key ^ static_cast<uint64_t>(static_cast<uint32_t>(token)));
-  return (static_cast<float>(bits >> 40) + 0.5f) * 0x1p-24f;
+  return (static_cast<float>(bits >> 41) + 0.5f) * 0x1p-23f;
 }
 
-// The noise of a token, uniform on (0, 1) with 24 bits, so that fp32 holds it exactly. It depends on nothing but
+// The noise of a token, uniform on (0, 1) in steps of 2^-23, so that fp32 holds it exactly. It depends on nothing but
 // (seed, position, token), hence the draw does not depend on the batch, on the order of a search, or on the device.
 POINTCODE_HOST_DEVICE constexpr float token_noise(uint64_t seed, int32_t position, int32_t token) {
   return noise_of_key(noise_key(seed, position), token);
