@@ -18,8 +18,9 @@ std::string join_text(const Parts&... parts) {
 
 }  // namespace pointcode
 
-// CHECK_THAT(rows > 0, "a weight has ", rows, " rows"): throws std::runtime_error with the parts joined.
-#define CHECK_THAT(condition, ...)                                                   \
-  do {                                                                               \
-    if (!(condition)) ::pointcode::fail(::pointcode::join_text(__VA_ARGS__));        \
+// CHECK_THAT(rows > 0, "a weight has ", rows, " rows"): throws std::runtime_error with the parts
+// joined.
+#define CHECK_THAT(condition, ...)                                            \
+  do {                                                                        \
+    if (!(condition)) ::pointcode::fail(::pointcode::join_text(__VA_ARGS__)); \
   } while (false)

@@ -12,8 +12,8 @@
 namespace pointcode {
 namespace {
 
-constexpr int kSpins = 300;        // pauses before a waiting processor yields its core (about 10 us)
-constexpr int kIdleSpins = 2000;   // pauses before an idle worker goes to sleep (about 80 us)
+constexpr int kSpins = 300;       // pauses before a waiting processor yields its core (about 10 us)
+constexpr int kIdleSpins = 2000;  // pauses before an idle worker goes to sleep (about 80 us)
 constexpr int kYieldsPerClock = 16;  // yields between looks at the clock
 
 void pause_briefly() {
@@ -27,8 +27,8 @@ void pause_briefly() {
 int count_processors(const std::vector<Schedule>& schedules) {
   size_t n = 0;
   for (const Schedule& schedule : schedules) {
-    CHECK_THAT(schedule.empty() || n == 0 || schedule.lists.size() == n, "schedules are for ", n, " and ",
-               schedule.lists.size(), " processors");
+    CHECK_THAT(schedule.empty() || n == 0 || schedule.lists.size() == n, "schedules are for ", n,
+               " and ", schedule.lists.size(), " processors");
     n = std::max(n, schedule.lists.size());
   }
   return static_cast<int>(std::max<size_t>(n, 1));
@@ -39,7 +39,8 @@ int32_t most_splits(const CpuBackendConfig& config) {
   for (const Schedule& schedule : config.schedules) {
     for (const auto& list : schedule.lists) {
       for (const TaskDescriptor& task : list) {
-        if (task.opcode != static_cast<int32_t>(Opcode::kMoeCombine)) n = std::max(n, task.n_splits);
+        if (task.opcode != static_cast<int32_t>(Opcode::kMoeCombine))
+          n = std::max(n, task.n_splits);
       }
     }
   }
@@ -47,7 +48,8 @@ int32_t most_splits(const CpuBackendConfig& config) {
 }
 
 void grow(std::vector<PaddedCounter>& counters, int32_t n) {
-  if (counters.size() < static_cast<size_t>(n)) counters = std::vector<PaddedCounter>(static_cast<size_t>(n));
+  if (counters.size() < static_cast<size_t>(n))
+    counters = std::vector<PaddedCounter>(static_cast<size_t>(n));
 }
 
 void zero(std::vector<PaddedCounter>& counters) {
@@ -64,8 +66,8 @@ CpuBackend::CpuBackend(ModelShape model, CpuBackendConfig config)
       context_(model_, dot_table(config_.isa), buffers_),
       scratch_(static_cast<size_t>(n_processors_)),
       sampler_(model_.vocab) {
-  CHECK_THAT(config_.caches.size() == static_cast<size_t>(model_.n_layers), "KV pages of ", config_.caches.size(),
-             " layers came for ", model_.n_layers);
+  CHECK_THAT(config_.caches.size() == static_cast<size_t>(model_.n_layers), "KV pages of ",
+             config_.caches.size(), " layers came for ", model_.n_layers);
   CHECK_THAT(config_.kv_format == WeightFormat::kF32 || config_.kv_format == WeightFormat::kF16 ||
                  config_.kv_format == WeightFormat::kBf16,
              "KV pages are F32, F16 or BF16");
@@ -86,18 +88,20 @@ void CpuBackend::validate(const Schedule& schedule) const {
   for (const auto& list : schedule.lists) {
     for (const TaskDescriptor& task : list) {
       validate_task(context_, task, schedule.n_queues);
-      CHECK_THAT(task.signal >= kNone && task.signal < schedule.n_counters, opcode_name(task.opcode), ": counter ",
-                 task.signal, " is none of ", schedule.n_counters);
+      CHECK_THAT(task.signal >= kNone && task.signal < schedule.n_counters,
+                 opcode_name(task.opcode), ": counter ", task.signal, " is none of ",
+                 schedule.n_counters);
       for (const int32_t counter : task.wait_counter) {
-        CHECK_THAT(counter >= kNone && counter < schedule.n_counters, opcode_name(task.opcode), ": counter ", counter,
-                   " is none of ", schedule.n_counters);
+        CHECK_THAT(counter >= kNone && counter < schedule.n_counters, opcode_name(task.opcode),
+                   ": counter ", counter, " is none of ", schedule.n_counters);
       }
     }
   }
 }
 
 void CpuBackend::set_batch(const std::vector<BatchRow>& rows) {
-  CHECK_THAT(rows.size() <= config_.schedules.size() && (rows.empty() || !config_.schedules[rows.size() - 1].empty()),
+  CHECK_THAT(rows.size() <= config_.schedules.size() &&
+                 (rows.empty() || !config_.schedules[rows.size() - 1].empty()),
              "no schedule for ", rows.size(), " rows");
 }
 
@@ -105,7 +109,8 @@ void CpuBackend::step(const std::vector<BatchRow>& rows, std::vector<RowResult>&
   run_forward(rows);
   results.resize(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    sampler_.sample(buffers_.logits.data() + r * static_cast<size_t>(model_.vocab), rows[r], results[r]);
+    sampler_.sample(buffers_.logits.data() + r * static_cast<size_t>(model_.vocab), rows[r],
+                    results[r]);
   }
 }
 
@@ -118,15 +123,16 @@ void CpuBackend::run_forward(const std::vector<BatchRow>& rows) {
 }
 
 void CpuBackend::run_lists(const std::vector<BatchRow>& rows, const Schedule& schedule) {
-  CHECK_THAT(schedule.lists.size() == static_cast<size_t>(n_processors_), "lists for ", schedule.lists.size(),
-             " processors, the backend has ", n_processors_);
+  CHECK_THAT(schedule.lists.size() == static_cast<size_t>(n_processors_), "lists for ",
+             schedule.lists.size(), " processors, the backend has ", n_processors_);
   validate(schedule);
   context_.rows = &rows;
   execute(rows, schedule);
 }
 
 void CpuBackend::execute(const std::vector<BatchRow>& rows, const Schedule& schedule) {
-  CHECK_THAT(!failed_.load(std::memory_order_acquire), "the backend has failed and must be rebuilt: ", failure_);
+  CHECK_THAT(!failed_.load(std::memory_order_acquire),
+             "the backend has failed and must be rebuilt: ", failure_);
   check_pages(rows);
   zero(counters_[set_]);
   zero(queues_[set_]);
@@ -154,12 +160,14 @@ void CpuBackend::execute(const std::vector<BatchRow>& rows, const Schedule& sche
 // Every KV group that the model has must have a page for the row's position.
 void CpuBackend::check_pages(const std::vector<BatchRow>& rows) const {
   for (int group = 0; group < 2; ++group) {
-    const bool used = std::any_of(model_.layers.begin(), model_.layers.end(),
-                                  [group](const LayerShape& layer) { return layer.sliding == (group == 1); });
+    const bool used =
+        std::any_of(model_.layers.begin(), model_.layers.end(),
+                    [group](const LayerShape& layer) { return layer.sliding == (group == 1); });
     for (const BatchRow& row : rows) {
-      CHECK_THAT(!used || (row.pages[group] != nullptr && row.position / kPageTokens < row.n_pages[group]), "request ",
-                 row.request, " has ", row.n_pages[group], " pages of KV group ", group, " and stands at position ",
-                 row.position);
+      CHECK_THAT(
+          !used || (row.pages[group] != nullptr && row.position / kPageTokens < row.n_pages[group]),
+          "request ", row.request, " has ", row.n_pages[group], " pages of KV group ", group,
+          " and stands at position ", row.position);
     }
   }
 }
@@ -193,14 +201,16 @@ void CpuBackend::run_list(int processor) {
       if (config_.delay_seed != 0) delay(task);
       if (task.signal == kNone) continue;
       // release: pairs with the acquire in wait_for
-      counters_[set_][static_cast<size_t>(task.signal)].value.fetch_add(1, std::memory_order_release);
+      counters_[set_][static_cast<size_t>(task.signal)].value.fetch_add(1,
+                                                                        std::memory_order_release);
     }
   } catch (const std::exception& error) {
     record_failure(join_text("processor ", processor, ": ", error.what()));
   }
 }
 
-// True when the counter has reached its target; false when another processor failed. Throws when the time is up.
+// True when the counter has reached its target; false when another processor failed. Throws when
+// the time is up.
 bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
   if (task.wait_counter[wait] == kNone) return true;
   const auto& counter = counters_[set_][static_cast<size_t>(task.wait_counter[wait])].value;
@@ -216,9 +226,10 @@ bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
     std::this_thread::yield();
     if (yields % kYieldsPerClock != 0 || std::chrono::steady_clock::now() - begin < limit) continue;
     const int32_t seen = counter.load(std::memory_order_acquire);
-    record_failure(join_text("barrier time-out after ", config_.wait_limit_ms, " ms: processor ", processor, ", task ",
-                             task.ordinal, " (", opcode_name(task.opcode), ", layer ", task.layer, "), counter ",
-                             task.wait_counter[wait], ": seen ", seen, ", wanted ", wanted));
+    record_failure(join_text("barrier time-out after ", config_.wait_limit_ms, " ms: processor ",
+                             processor, ", task ", task.ordinal, " (", opcode_name(task.opcode),
+                             ", layer ", task.layer, "), counter ", task.wait_counter[wait],
+                             ": seen ", seen, ", wanted ", wanted));
     return false;
   }
   return true;
@@ -227,7 +238,8 @@ bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
 // Up to about 60 us, different for every (seed, step, task) and for each of its two calls.
 void CpuBackend::delay(const TaskDescriptor& task) const {
   static thread_local uint64_t calls = 0;
-  const uint64_t random = mix64(mix64(config_.delay_seed + n_steps_) ^ mix64(static_cast<uint64_t>(task.ordinal) << 20 ^ ++calls));
+  const uint64_t random = mix64(mix64(config_.delay_seed + n_steps_) ^
+                                mix64(static_cast<uint64_t>(task.ordinal) << 20 ^ ++calls));
   if (random >> 62 == 0) std::this_thread::yield();
   for (uint64_t i = random % 1500; i > 0; --i) pause_briefly();
 }

@@ -28,17 +28,21 @@ struct CpuBackendConfig {
   int32_t wait_limit_ms = 10000;    // bound of every wait
   uint64_t delay_seed = 0;          // not 0: tasks are delayed at random, to provoke races
   Isa isa = Isa::kPortable;
-  int32_t max_splits = 1;  // attention splits that the buffers must hold, at least those of the schedules
+  int32_t max_splits =
+      1;  // attention splits that the buffers must hold, at least those of the schedules
 };
 
-// Processor 0 is the thread that calls `step`; the others are threads owned by the backend, asleep between steps.
+// Processor 0 is the thread that calls `step`; the others are threads owned by the backend, asleep
+// between steps.
 //
 // Sync sites                 producer                      consumer                      order
-//   counters_[set][i]        task's end, +1 (release)      task's waits (acquire)        zeroed by the caller a step later
-//   queues_[set][i]          claim, +1 (relaxed)           the claimers themselves       zeroed by the caller a step later
-//   generation_              caller, +1 (release)          idle workers (acquire)        never reset
-//   running_                 worker, -1 (release)          caller (acquire)              set by the caller before generation_
-//   failed_                  first failing processor       every wait                    never reset: rebuild the backend
+//   counters_[set][i]        task's end, +1 (release)      task's waits (acquire)        zeroed by
+//   the caller a step later queues_[set][i]          claim, +1 (relaxed)           the claimers
+//   themselves       zeroed by the caller a step later generation_              caller, +1
+//   (release)          idle workers (acquire)        never reset running_                 worker,
+//   -1 (release)          caller (acquire)              set by the caller before generation_
+//   failed_                  first failing processor       every wait                    never
+//   reset: rebuild the backend
 class CpuBackend final : public StepBackend {
  public:
   CpuBackend(ModelShape model, CpuBackendConfig config);

@@ -6,13 +6,15 @@ namespace pointcode {
 namespace {
 
 constexpr FormatInfo kFormats[kNumFormats] = {
-    {1, 4, "F32"},   {1, 2, "F16"},   {1, 2, "BF16"},    {32, 34, "Q8_0"},   {32, 18, "Q4_0"},  {32, 20, "Q4_1"},
-    {32, 22, "Q5_0"}, {32, 24, "Q5_1"}, {256, 144, "Q4_K"}, {256, 176, "Q5_K"}, {256, 210, "Q6_K"},
+    {1, 4, "F32"},      {1, 2, "F16"},      {1, 2, "BF16"},     {32, 34, "Q8_0"},
+    {32, 18, "Q4_0"},   {32, 20, "Q4_1"},   {32, 22, "Q5_0"},   {32, 24, "Q5_1"},
+    {256, 144, "Q4_K"}, {256, 176, "Q5_K"}, {256, 210, "Q6_K"},
 };
 
 #if defined(__x86_64__)
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -35,7 +37,8 @@ const FormatInfo& format_info(WeightFormat format) {
 
 int64_t packed_row_bytes(WeightFormat format, int32_t cols) {
   const FormatInfo& info = format_info(format);
-  CHECK_THAT(cols > 0 && cols % info.block == 0, info.name, " needs a multiple of ", info.block, " columns, got ", cols);
+  CHECK_THAT(cols > 0 && cols % info.block == 0, info.name, " needs a multiple of ", info.block,
+             " columns, got ", cols);
   return static_cast<int64_t>(cols) / info.block * info.block_bytes;
 }
 
@@ -46,8 +49,8 @@ Isa best_isa() {
 }
 
 const DotTable& dot_table(Isa isa) {
-  CHECK_THAT(static_cast<int>(isa) <= static_cast<int>(best_isa()), "this CPU has no support for instruction set ",
-             static_cast<int>(isa));
+  CHECK_THAT(static_cast<int>(isa) <= static_cast<int>(best_isa()),
+             "this CPU has no support for instruction set ", static_cast<int>(isa));
   if (isa == Isa::kAvx512Vnni) return dot_table_avx512_vnni();
   if (isa == Isa::kAvx512) return dot_table_avx512();
   return isa == Isa::kAvx2 ? dot_table_avx2() : dot_table_portable();

@@ -35,7 +35,9 @@ struct Avx2 {
     store(some, v);
     std::memcpy(p, some, static_cast<size_t>(n) * 4);
   }
-  static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static F fma(F x, F y, F z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+  }
   static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
   static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
   static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
@@ -62,22 +64,31 @@ struct Avx2 {
       p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
     }
     const __m256i whole = _mm256_cvtps_epi32(n), half_n = _mm256_srai_epi32(whole, 1);
-    return _mm256_mul_ps(_mm256_mul_ps(p, power_of_two(half_n)), power_of_two(_mm256_sub_epi32(whole, half_n)));
+    return _mm256_mul_ps(_mm256_mul_ps(p, power_of_two(half_n)),
+                         power_of_two(_mm256_sub_epi32(whole, half_n)));
   }
   static F exp(F x) { return {exp8(x.a), exp8(x.b)}; }
 
   static float half(const uint8_t* p) { return _cvtsh_ss(dot::load_u16(p)); }
   static F broadcast_half(const uint8_t* p) { return set1(half(p)); }
-  static __m128i load8(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
-  static __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-  static Bytes bytes(const uint8_t* p) { return {_mm256_cvtepu8_epi32(load8(p)), _mm256_cvtepu8_epi32(load8(p + 8))}; }
+  static __m128i load8(const uint8_t* p) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  }
+  static __m128i load16(const uint8_t* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  }
+  static Bytes bytes(const uint8_t* p) {
+    return {_mm256_cvtepu8_epi32(load8(p)), _mm256_cvtepu8_epi32(load8(p + 8))};
+  }
   static F to_float(Bytes q) { return {_mm256_cvtepi32_ps(q.a), _mm256_cvtepi32_ps(q.b)}; }
   static F u8(const uint8_t* p) { return to_float(bytes(p)); }
   static F i8(const uint8_t* p) {
     return to_float({_mm256_cvtepi8_epi32(load8(p)), _mm256_cvtepi8_epi32(load8(p + 8))});
   }
   static F f32(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
-  static F f16(const uint8_t* p) { return {_mm256_cvtph_ps(load16(p)), _mm256_cvtph_ps(load16(p + 16))}; }
+  static F f16(const uint8_t* p) {
+    return {_mm256_cvtph_ps(load16(p)), _mm256_cvtph_ps(load16(p + 16))};
+  }
   static __m256 bfloat8(const uint8_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load16(p)), 16));
   }
@@ -98,12 +109,15 @@ struct Avx2 {
     const __m256i mask = _mm256_set1_epi32(15);
     return {_mm256_and_si256(q.a, mask), _mm256_and_si256(q.b, mask)};
   }
-  static Bytes high_nibbles(Bytes q) { return {_mm256_srli_epi32(q.a, 4), _mm256_srli_epi32(q.b, 4)}; }
+  static Bytes high_nibbles(Bytes q) {
+    return {_mm256_srli_epi32(q.a, 4), _mm256_srli_epi32(q.b, 4)};
+  }
   static F low(const Lut& t, Bytes q) { return fma(to_float(low_nibbles(q)), t.d, t.m); }
   static F high(const Lut& t, Bytes q) { return fma(to_float(high_nibbles(q)), t.d, t.m); }
   // 16 in every lane i whose bit i is set.
   static __m256i sixteens(int bits) {
-    const __m256i bit = _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m256i bit =
+        _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     return _mm256_slli_epi32(_mm256_and_si256(bit, _mm256_set1_epi32(1)), 4);
   }
   static Bytes with_fifth(Bytes q, uint16_t bits) {
@@ -117,7 +131,8 @@ struct Avx2 {
   }
   static uint32_t bit_of_32_bytes(const uint8_t* p, int bit) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_sll_epi16(v, _mm_cvtsi32_si128(7 - bit))));
+    return static_cast<uint32_t>(
+        _mm256_movemask_epi8(_mm256_sll_epi16(v, _mm_cvtsi32_si128(7 - bit))));
   }
   static void join_six_bits(const uint8_t* ql, const uint8_t* qh, uint8_t* q) {
     const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi8(0x30);
@@ -125,8 +140,9 @@ struct Avx2 {
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ql));
     const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ql + 32));
     const auto put = [&](uint8_t* out, __m256i nibbles, __m256i bits) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_or_si256(_mm256_and_si256(nibbles, nibble),
-                                                                           _mm256_and_si256(bits, upper)));
+      _mm256_storeu_si256(
+          reinterpret_cast<__m256i*>(out),
+          _mm256_or_si256(_mm256_and_si256(nibbles, nibble), _mm256_and_si256(bits, upper)));
     };
     put(q, first, _mm256_slli_epi16(pairs, 4));
     put(q + 32, second, _mm256_slli_epi16(pairs, 2));

@@ -32,7 +32,8 @@ struct Avx512 {
   // exp by 2^n times a degree-6 polynomial on |r| <= ln(2) / 2; relative error below 2e-7.
   static F exp(F a) {
     a = _mm512_min_ps(set1(89.f), _mm512_max_ps(set1(-104.f), a));  // NaN stays
-    const F n = _mm512_roundscale_ps(_mm512_mul_ps(a, set1(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const F n = _mm512_roundscale_ps(_mm512_mul_ps(a, set1(1.44269504f)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     F r = _mm512_fnmadd_ps(n, set1(0.693145752f), a);
     r = _mm512_fnmadd_ps(n, set1(1.42860677e-6f), r);
     F p = set1(1.f / 720);
@@ -44,20 +45,33 @@ struct Avx512 {
   static F broadcast_half(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(dot::load_u16(p))));
   }
-  static __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+  static __m128i load16(const uint8_t* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  }
   static F u8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load16(p))); }
   static F i8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p))); }
   static F f32(const uint8_t* p) { return _mm512_loadu_ps(p); }
   static F from_halves(__m256i h) { return _mm512_cvtph_ps(h); }
-  static F from_bfloats(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
-  static F f16(const uint8_t* p) { return from_halves(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static F bf16(const uint8_t* p) { return from_bfloats(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F from_bfloats(__m256i h) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  }
+  static F f16(const uint8_t* p) {
+    return from_halves(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F bf16(const uint8_t* p) {
+    return from_bfloats(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static F f32_some(const uint8_t* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
-  static F f16_some(const uint8_t* p, int n) { return from_halves(_mm256_maskz_loadu_epi16(first(n), p)); }
-  static F bf16_some(const uint8_t* p, int n) { return from_bfloats(_mm256_maskz_loadu_epi16(first(n), p)); }
+  static F f16_some(const uint8_t* p, int n) {
+    return from_halves(_mm256_maskz_loadu_epi16(first(n), p));
+  }
+  static F bf16_some(const uint8_t* p, int n) {
+    return from_bfloats(_mm256_maskz_loadu_epi16(first(n), p));
+  }
 
   static F iota(float from) {
-    return _mm512_add_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), set1(from));
+    return _mm512_add_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         set1(from));
   }
   static Lut lut(F d, F m) { return fma(iota(0.f), d, m); }
   static Lut5 lut5(F d, F m) { return {fma(iota(0.f), d, m), fma(iota(16.f), d, m)}; }
@@ -68,7 +82,9 @@ struct Avx512 {
   static F low5(const Lut5& t, Bytes q, uint16_t bits) {
     return _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(q, t.below_16), bits, q, t.from_16);
   }
-  static F high5(const Lut5& t, Bytes q, uint16_t bits) { return low5(t, _mm512_srli_epi32(q, 4), bits); }
+  static F high5(const Lut5& t, Bytes q, uint16_t bits) {
+    return low5(t, _mm512_srli_epi32(q, 4), bits);
+  }
   static uint32_t bit_of_32_bytes(const uint8_t* p, int bit) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_test_epi8_mask(v, _mm256_set1_epi8(static_cast<char>(1 << bit)));
@@ -83,7 +99,8 @@ struct Avx512 {
                                             _mm512_castsi512_si256(_mm512_slli_epi16(pairs, 2)), 1);
     const __m512i both_high =
         _mm512_inserti64x4(pairs, _mm512_castsi512_si256(_mm512_srli_epi16(pairs, 2)), 1);
-    _mm512_storeu_si512(q, _mm512_or_si512(_mm512_and_si512(low, nibble), _mm512_and_si512(both, upper)));
+    _mm512_storeu_si512(
+        q, _mm512_or_si512(_mm512_and_si512(low, nibble), _mm512_and_si512(both, upper)));
     _mm512_storeu_si512(q + 64, _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(low, 4), nibble),
                                                 _mm512_and_si512(both_high, upper)));
   }

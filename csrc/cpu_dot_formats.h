@@ -1,6 +1,7 @@
-// Block decoders of the weight formats, written over a set of vector operations V (16 fp32 lanes; see cpu_dot_*.cc).
-// A decoder hands its values to a sink 16 at a time: sink.template put<parity>(k, w) gets w[k .. k + 16).
-// Block layouts are those of GGUF files (struct names there: block_q4_0, block_q4_K, ...), little endian.
+// Block decoders of the weight formats, written over a set of vector operations V (16 fp32 lanes;
+// see cpu_dot_*.cc). A decoder hands its values to a sink 16 at a time: sink.template
+// put<parity>(k, w) gets w[k .. k + 16). Block layouts are those of GGUF files (struct names there:
+// block_q4_0, block_q4_K, ...), little endian.
 #pragma once
 
 #include <cstdint>
@@ -103,7 +104,8 @@ struct KScales {
   }
 };
 
-// fp16 d, fp16 dmin, KScales, 128 bytes of nibbles in four runs of 32 (low: 32 values, high: the next 32).
+// fp16 d, fp16 dmin, KScales, 128 bytes of nibbles in four runs of 32 (low: 32 values, high: the
+// next 32).
 template <class V>
 struct Q4_K {
   static constexpr int kBlock = 256, kBytes = 144;
@@ -112,8 +114,10 @@ struct Q4_K {
     const float d = V::half(b), dmin = V::half(b + 2);
     const KScales scales(b + 4);
     for (int j = 0; j < 4; ++j) {
-      const auto low = V::lut(V::set1(d * scales.scale[2 * j]), V::set1(-dmin * scales.minimum[2 * j]));
-      const auto high = V::lut(V::set1(d * scales.scale[2 * j + 1]), V::set1(-dmin * scales.minimum[2 * j + 1]));
+      const auto low =
+          V::lut(V::set1(d * scales.scale[2 * j]), V::set1(-dmin * scales.minimum[2 * j]));
+      const auto high =
+          V::lut(V::set1(d * scales.scale[2 * j + 1]), V::set1(-dmin * scales.minimum[2 * j + 1]));
       const auto q0 = V::bytes(b + 16 + 32 * j), q1 = V::bytes(b + 32 + 32 * j);
       sink.template put<0>(k + 64 * j, V::low(low, q0));
       sink.template put<1>(k + 64 * j + 16, V::low(low, q1));
@@ -123,7 +127,8 @@ struct Q4_K {
   }
 };
 
-// Like Q4_K with 32 bytes of fifth bits before the nibbles: bit 2j for the low run j, bit 2j + 1 for the high one.
+// Like Q4_K with 32 bytes of fifth bits before the nibbles: bit 2j for the low run j, bit 2j + 1
+// for the high one.
 template <class V>
 struct Q5_K {
   static constexpr int kBlock = 256, kBytes = 176;
@@ -132,19 +137,25 @@ struct Q5_K {
     const float d = V::half(b), dmin = V::half(b + 2);
     const KScales scales(b + 4);
     for (int j = 0; j < 4; ++j) {
-      const auto low = V::lut5(V::set1(d * scales.scale[2 * j]), V::set1(-dmin * scales.minimum[2 * j]));
-      const auto high = V::lut5(V::set1(d * scales.scale[2 * j + 1]), V::set1(-dmin * scales.minimum[2 * j + 1]));
-      const uint32_t bits_low = V::bit_of_32_bytes(b + 16, 2 * j), bits_high = V::bit_of_32_bytes(b + 16, 2 * j + 1);
+      const auto low =
+          V::lut5(V::set1(d * scales.scale[2 * j]), V::set1(-dmin * scales.minimum[2 * j]));
+      const auto high =
+          V::lut5(V::set1(d * scales.scale[2 * j + 1]), V::set1(-dmin * scales.minimum[2 * j + 1]));
+      const uint32_t bits_low = V::bit_of_32_bytes(b + 16, 2 * j),
+                     bits_high = V::bit_of_32_bytes(b + 16, 2 * j + 1);
       const auto q0 = V::bytes(b + 48 + 32 * j), q1 = V::bytes(b + 64 + 32 * j);
       sink.template put<0>(k + 64 * j, V::low5(low, q0, static_cast<uint16_t>(bits_low)));
-      sink.template put<1>(k + 64 * j + 16, V::low5(low, q1, static_cast<uint16_t>(bits_low >> 16)));
+      sink.template put<1>(k + 64 * j + 16,
+                           V::low5(low, q1, static_cast<uint16_t>(bits_low >> 16)));
       sink.template put<0>(k + 64 * j + 32, V::high5(high, q0, static_cast<uint16_t>(bits_high)));
-      sink.template put<1>(k + 64 * j + 48, V::high5(high, q1, static_cast<uint16_t>(bits_high >> 16)));
+      sink.template put<1>(k + 64 * j + 48,
+                           V::high5(high, q1, static_cast<uint16_t>(bits_high >> 16)));
     }
   }
 };
 
-// 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 x int8 scales, fp16 d: w = d scale (q - 32).
+// 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 x int8 scales, fp16 d: w = d scale (q -
+// 32).
 template <class V>
 struct Q6_K {
   static constexpr int kBlock = 256, kBytes = 210;
@@ -157,7 +168,8 @@ struct Q6_K {
       const auto* scales = reinterpret_cast<const int8_t*>(b + 192 + 8 * half);
       for (int i = 0; i < 8; i += 2) {
         const float s0 = d * scales[i], s1 = d * scales[i + 1];
-        sink.template put<0>(k + 128 * half + 16 * i, V::fma(V::u8(q + 16 * i), V::set1(s0), V::set1(-32.f * s0)));
+        sink.template put<0>(k + 128 * half + 16 * i,
+                             V::fma(V::u8(q + 16 * i), V::set1(s0), V::set1(-32.f * s0)));
         sink.template put<1>(k + 128 * half + 16 * i + 16,
                              V::fma(V::u8(q + 16 * i + 16), V::set1(s1), V::set1(-32.f * s1)));
       }
@@ -165,7 +177,8 @@ struct Q6_K {
   }
 };
 
-// Plain formats, two groups of 16 at a time; `tail` takes the last columns of a row whose length is no multiple of 32.
+// Plain formats, two groups of 16 at a time; `tail` takes the last columns of a row whose length is
+// no multiple of 32.
 template <class V, auto Load, auto LoadSome, int Bytes>
 struct Plain {
   static constexpr int kBlock = 32, kBytes = 32 * Bytes;

@@ -1,4 +1,5 @@
-// The kernels of a DotTable over vector operations V; included once per instruction set (cpu_dot_{portable,avx2,avx512}.cc).
+// The kernels of a DotTable over vector operations V; included once per instruction set
+// (cpu_dot_{portable,avx2,avx512}.cc).
 #pragma once
 
 #include "cpu_dot.h"
@@ -7,7 +8,8 @@
 namespace pointcode {
 namespace dot {
 
-// Multiplies decoded weights with R activation rows. Two accumulators per row whatever R is: equal bits for every R.
+// Multiplies decoded weights with R activation rows. Two accumulators per row whatever R is: equal
+// bits for every R.
 template <class V, int R>
 struct DotSink {
   using F = typename V::F;
@@ -40,7 +42,8 @@ struct StoreSink {
 template <class Format, class Sink>
 inline __attribute__((always_inline)) void decode_row(const uint8_t* row, int cols, Sink& sink) {
   int k = 0;
-  for (; k + Format::kBlock <= cols; k += Format::kBlock, row += Format::kBytes) Format::block(row, k, sink);
+  for (; k + Format::kBlock <= cols; k += Format::kBlock, row += Format::kBytes)
+    Format::block(row, k, sink);
   if constexpr (requires { Format::tail(row, k, 0, sink); }) {
     if (k < cols) Format::tail(row, k, cols - k, sink);
   }
@@ -75,14 +78,16 @@ template <class V, auto Load, int Bytes, int R>
 void weighted_sum_rows(const WeightedSumJob& job) {
   for (int c = 0; c < job.cols; c += 16) {
     typename V::F acc[R];
-    for (int r = 0; r < R; ++r) acc[r] = V::load(job.out + (r < job.n_rows ? r : 0) * job.out_stride + c);
+    for (int r = 0; r < R; ++r)
+      acc[r] = V::load(job.out + (r < job.n_rows ? r : 0) * job.out_stride + c);
     for (int t = 0; t < job.n_terms; ++t) {
       const auto m = Load(job.matrix + t * job.row_bytes + c * Bytes);
       for (int r = 0; r < R; ++r) {
         acc[r] = V::fma(V::set1(job.p[(r < job.n_rows ? r : 0) * job.p_stride + t]), m, acc[r]);
       }
     }
-    for (int r = 0; r < R && r < job.n_rows; ++r) V::store(job.out + r * job.out_stride + c, acc[r]);
+    for (int r = 0; r < R && r < job.n_rows; ++r)
+      V::store(job.out + r * job.out_stride + c, acc[r]);
   }
 }
 
@@ -90,7 +95,8 @@ template <class V, auto Load, int Bytes>
 void weighted_sum_any(const WeightedSumJob& job) {
   if (job.n_rows == 1) return weighted_sum_rows<V, Load, Bytes, 1>(job);
   if (job.n_rows == 2) return weighted_sum_rows<V, Load, Bytes, 2>(job);
-  return job.n_rows <= 4 ? weighted_sum_rows<V, Load, Bytes, 4>(job) : weighted_sum_rows<V, Load, Bytes, 8>(job);
+  return job.n_rows <= 4 ? weighted_sum_rows<V, Load, Bytes, 4>(job)
+                         : weighted_sum_rows<V, Load, Bytes, 8>(job);
 }
 
 template <class V>
@@ -121,8 +127,12 @@ typename V::F silu_mul_16(typename V::F gate, typename V::F up, float factor) {
 template <class V>
 void silu_mul(const float* gate, const float* up, int32_t n, float factor, float* out) {
   int i = 0;
-  for (; i + 16 <= n; i += 16) V::store(out + i, silu_mul_16<V>(V::load(gate + i), V::load(up + i), factor));
-  if (i < n) V::store_some(out + i, silu_mul_16<V>(V::load_some(gate + i, n - i), V::load_some(up + i, n - i), factor), n - i);
+  for (; i + 16 <= n; i += 16)
+    V::store(out + i, silu_mul_16<V>(V::load(gate + i), V::load(up + i), factor));
+  if (i < n)
+    V::store_some(
+        out + i, silu_mul_16<V>(V::load_some(gate + i, n - i), V::load_some(up + i, n - i), factor),
+        n - i);
 }
 
 template <class V>

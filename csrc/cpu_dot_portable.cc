@@ -1,4 +1,5 @@
-// Vector operations without intrinsics: 16 lanes in an array, which the compiler may vectorise for the baseline CPU.
+// Vector operations without intrinsics: 16 lanes in an array, which the compiler may vectorise for
+// the baseline CPU.
 #include <cmath>
 
 #include "cpu_dot_kernels.h"
@@ -65,7 +66,8 @@ struct Portable {
     std::memcpy(&v, &bits, 4);
     return v;
   }
-  // fp16 to fp32: shift into place and rescale by 2^112, which also maps subnormals; infinities and NaNs apart.
+  // fp16 to fp32: shift into place and rescale by 2^112, which also maps subnormals; infinities and
+  // NaNs apart.
   static float half(const uint8_t* p) {
     const uint32_t h = dot::load_u16(p);
     const uint32_t sign = (h & 0x8000u) << 16;
@@ -73,7 +75,9 @@ struct Portable {
     const float magnitude = from_bits((h & 0x7fffu) << 13) * 0x1p112f;
     return sign ? -magnitude : magnitude;
   }
-  static float bfloat(const uint8_t* p) { return from_bits(static_cast<uint32_t>(dot::load_u16(p)) << 16); }
+  static float bfloat(const uint8_t* p) {
+    return from_bits(static_cast<uint32_t>(dot::load_u16(p)) << 16);
+  }
   static float single(const uint8_t* p) { return from_bits(dot::load_u32(p)); }
   static F broadcast_half(const uint8_t* p) { return set1(half(p)); }
 
@@ -112,10 +116,14 @@ struct Portable {
     return map([&](int i) { return static_cast<float>(q.p[i] >> 4) * t.d.v[i] + t.m.v[i]; });
   }
   static F low5(const Lut5& t, Bytes q, uint16_t bits) {
-    return map([&](int i) { return static_cast<float>((q.p[i] & 15) + (bits >> i & 1) * 16) * t.d.v[i] + t.m.v[i]; });
+    return map([&](int i) {
+      return static_cast<float>((q.p[i] & 15) + (bits >> i & 1) * 16) * t.d.v[i] + t.m.v[i];
+    });
   }
   static F high5(const Lut5& t, Bytes q, uint16_t bits) {
-    return map([&](int i) { return static_cast<float>((q.p[i] >> 4) + (bits >> i & 1) * 16) * t.d.v[i] + t.m.v[i]; });
+    return map([&](int i) {
+      return static_cast<float>((q.p[i] >> 4) + (bits >> i & 1) * 16) * t.d.v[i] + t.m.v[i];
+    });
   }
   static uint32_t bit_of_32_bytes(const uint8_t* p, int bit) {
     uint32_t mask = 0;

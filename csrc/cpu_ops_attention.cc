@@ -22,13 +22,15 @@ VisibleKeys visible_keys(const StepContext& c, const TaskDescriptor& task, const
 
 float* partial(const StepContext& c, int row, int head, int split) {
   const ModelShape& model = *c.model;
-  const int64_t index = (static_cast<int64_t>(row) * model.n_heads + head) * c.buffers->max_splits + split;
+  const int64_t index =
+      (static_cast<int64_t>(row) * model.n_heads + head) * c.buffers->max_splits + split;
   return c.buffers->attn_part.data() + index * (model.head_dim + 2);
 }
 
-// One page of keys [begin, end) for the n heads that share a KV head, online softmax: o, m and l of each are updated.
-void attend_page(const StepContext& c, int layer, int64_t page, int kv_head, int begin, int end, int n, const float* q,
-                 float* const* parts, float* scores) {
+// One page of keys [begin, end) for the n heads that share a KV head, online softmax: o, m and l of
+// each are updated.
+void attend_page(const StepContext& c, int layer, int64_t page, int kv_head, int begin, int end,
+                 int n, const float* q, float* const* parts, float* scores) {
   const ModelShape& model = *c.model;
   const int C = model.head_dim;
   const auto format = static_cast<int>(c.kv_format);
@@ -36,7 +38,8 @@ void attend_page(const StepContext& c, int layer, int64_t page, int kv_head, int
   const int64_t offset = ((page * model.n_kv_heads + kv_head) * kPageTokens + begin) * row_bytes;
   const LayerCache& cache = c.caches[static_cast<size_t>(layer)];
   const int n_keys = end - begin;
-  c.kernels->dot[format]({cache.k + offset, row_bytes, n_keys, C, n, q, C, nullptr, scores, kPageTokens});
+  c.kernels->dot[format](
+      {cache.k + offset, row_bytes, n_keys, C, n, q, C, nullptr, scores, kPageTokens});
   for (int h = 0; h < n; ++h) {
     float* s = scores + h * kPageTokens;
     float *o = parts[h], &m = parts[h][C], &l = parts[h][C + 1];
@@ -51,10 +54,12 @@ void attend_page(const StepContext& c, int layer, int64_t page, int kv_head, int
     m = top;
   }
   const int64_t part_stride = static_cast<int64_t>(c.buffers->max_splits) * (C + 2);
-  c.kernels->weighted_sum[format]({cache.v + offset, row_bytes, n_keys, C, n, scores, kPageTokens, parts[0], part_stride});
+  c.kernels->weighted_sum[format](
+      {cache.v + offset, row_bytes, n_keys, C, n, scores, kPageTokens, parts[0], part_stride});
 }
 
-void attend(const StepContext& c, const TaskDescriptor& task, int row, int kv_head, int split, WorkerScratch& scratch) {
+void attend(const StepContext& c, const TaskDescriptor& task, int row, int kv_head, int split,
+            WorkerScratch& scratch) {
   const ModelShape& model = *c.model;
   const BatchRow& batch_row = (*c.rows)[static_cast<size_t>(row)];
   const VisibleKeys keys = visible_keys(c, task, batch_row);
@@ -75,7 +80,8 @@ void attend(const StepContext& c, const TaskDescriptor& task, int row, int kv_he
       parts[h][model.head_dim] = -std::numeric_limits<float>::infinity();
       parts[h][model.head_dim + 1] = 0.f;
     }
-    const float* q = c.buffers->q.data() + (static_cast<int64_t>(row) * model.n_heads + head) * model.head_dim;
+    const float* q =
+        c.buffers->q.data() + (static_cast<int64_t>(row) * model.n_heads + head) * model.head_dim;
     for (int p = keys.first_page() + page_begin; p < keys.first_page() + page_end; ++p) {
       const int begin = std::max(keys.first - p * kPageTokens, 0);
       const int end = std::min(keys.last + 1 - p * kPageTokens, kPageTokens);
@@ -89,7 +95,8 @@ void attend(const StepContext& c, const TaskDescriptor& task, int row, int kv_he
 void attention_task(const StepContext& c, const TaskDescriptor& task, WorkerScratch& scratch) {
   if (task.opcode == static_cast<int32_t>(Opcode::kAttnDecode)) {
     for (int row = 0; row < c.n_rows(); ++row) {
-      for (int g = task.tile_begin; g < task.tile_begin + task.tile_count; ++g) attend(c, task, row, g, task.split, scratch);
+      for (int g = task.tile_begin; g < task.tile_begin + task.tile_count; ++g)
+        attend(c, task, row, g, task.split, scratch);
     }
     return;
   }
@@ -106,7 +113,8 @@ void attention_combine(const StepContext& c, const TaskDescriptor& task) {
   const ModelShape& model = *c.model;
   const int C = model.head_dim;
   const int end = (task.tile_begin + task.tile_count) * kTileRows;
-  for (int at = task.tile_begin * kTileRows, stop; at < end; at = stop) {  // a run of one head's dims
+  for (int at = task.tile_begin * kTileRows, stop; at < end;
+       at = stop) {  // a run of one head's dims
     const int item = at / C, row = item / model.n_heads, head = item % model.n_heads;
     const int first = at - item * C;
     stop = std::min(end, (item + 1) * C);

@@ -11,7 +11,8 @@ constexpr int kLanes = 16;
 constexpr int kBlock = 256;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// The noise term -log(-log1p(-v)) lies in [-2.82, 16.64] for v in [2^-24, 1 - 2^-24]: what is further below the top cannot be drawn.
+// The noise term -log(-log1p(-v)) lies in [-2.82, 16.64] for v in [2^-24, 1 - 2^-24]: what is
+// further below the top cannot be drawn.
 constexpr float kReach = 21.f;
 
 float gumbel(float noise) { return -std::log(-std::log1p(-noise)); }
@@ -38,13 +39,14 @@ float block_max(const float* x, int n, bool& has_nan) {
 
 bool is_plain(const BatchRow& row) {
   const SamplingConfig& c = *row.sampling;
-  return row.token_mask == nullptr && c.logit_bias.empty() && c.repetition_penalty == 1.f && c.frequency_penalty == 0.f &&
-         c.presence_penalty == 0.f;
+  return row.token_mask == nullptr && c.logit_bias.empty() && c.repetition_penalty == 1.f &&
+         c.frequency_penalty == 0.f && c.presence_penalty == 0.f;
 }
 
 }  // namespace
 
-Sampler::Sampler(int32_t vocab) : vocab_(vocab), adjusted_(static_cast<size_t>(vocab)), counts_(static_cast<size_t>(vocab)) {}
+Sampler::Sampler(int32_t vocab)
+    : vocab_(vocab), adjusted_(static_cast<size_t>(vocab)), counts_(static_cast<size_t>(vocab)) {}
 
 Sampler::Top Sampler::find_top(const float* logits) const {
   Top top{0, kLowest, false};
@@ -103,7 +105,8 @@ void Sampler::apply_penalties(const SamplingConfig& config, const std::vector<in
   }
 }
 
-int32_t Sampler::draw(const float* logits, const Top& top, const SamplingConfig& config, int32_t position) {
+int32_t Sampler::draw(const float* logits, const Top& top, const SamplingConfig& config,
+                      int32_t position) {
   const float inverse = 1.f / config.temperature;
   const float top_logit = top.logit * inverse;
   const float reach = config.min_p > 0.f ? std::min(kReach, -std::log(config.min_p)) : kReach;
@@ -120,7 +123,8 @@ int32_t Sampler::draw(const float* logits, const Top& top, const SamplingConfig&
   float best_score = top_logit + gumbel(token_noise(config.seed, position, top.token));
   for (const Candidate& candidate : candidates_) {
     if (candidate.logit < top_logit - reach || candidate.logit + 17.5f < best_score) continue;
-    const float score = candidate.logit + gumbel(token_noise(config.seed, position, candidate.token));
+    const float score =
+        candidate.logit + gumbel(token_noise(config.seed, position, candidate.token));
     if (score < best_score || (score == best_score && candidate.token >= best)) continue;
     best = candidate.token;
     best_score = score;
@@ -163,9 +167,10 @@ void Sampler::write_logprobs(const float* logits, const Top& top, int32_t n, Row
   order_.resize(static_cast<size_t>(vocab_));
   for (int32_t t = 0; t < vocab_; ++t) order_[static_cast<size_t>(t)] = t;
   n = std::min(n, vocab_);
-  std::partial_sort(order_.begin(), order_.begin() + n, order_.end(), [logits](int32_t a, int32_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-  });
+  std::partial_sort(order_.begin(), order_.begin() + n, order_.end(),
+                    [logits](int32_t a, int32_t b) {
+                      return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+                    });
   result.logprobs.emplace_back(result.token, logits[result.token] - log_total);
   for (int32_t i = 0; i < n; ++i) {
     const int32_t token = order_[static_cast<size_t>(i)];

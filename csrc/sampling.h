@@ -1,4 +1,5 @@
-// Chooses the next token from a row of logits. Order: mask, bias, penalties, temperature, top_k, top_p, min_p, draw.
+// Chooses the next token from a row of logits. Order: mask, bias, penalties, temperature, top_k,
+// top_p, min_p, draw.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,17 @@
 
 namespace pointcode {
 
-// The draw is a Gumbel maximum: the kept token with the largest  logit / temperature - log(-log1p(-noise)).
-// Not thread-safe: one Sampler per thread that samples. Keeps buffers of the vocabulary's size.
+// The draw is a Gumbel maximum: the kept token with the largest  logit / temperature -
+// log(-log1p(-noise)). Not thread-safe: one Sampler per thread that samples. Keeps buffers of the
+// vocabulary's size.
 class Sampler {
  public:
   explicit Sampler(int32_t vocab);
 
-  // `logits` has `vocab` values. `row.position` is the position of the token that the logits follow; a NaN among the
-  // logits gives RowStatus::kNan. Log-probabilities are those of the model's own distribution (before mask, bias,
-  // penalties and temperature): the chosen token first, then the n_logprobs most likely ones.
+  // `logits` has `vocab` values. `row.position` is the position of the token that the logits
+  // follow; a NaN among the logits gives RowStatus::kNan. Log-probabilities are those of the
+  // model's own distribution (before mask, bias, penalties and temperature): the chosen token
+  // first, then the n_logprobs most likely ones.
   void sample(const float* logits, const BatchRow& row, RowResult& result);
 
  private:
