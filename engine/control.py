@@ -279,7 +279,7 @@ class ControlPlane:
             return
         ids = job.request.token_ids
         start_s = time.perf_counter()
-        self._prefill(ids, job.n_done, end, pages, lambda: _raise_if_cancelled(job))
+        self._prefill(ids, job.n_done, end, pages, lambda: self._raise_if_stopped(job))
         took_s = time.perf_counter() - start_s
         self.counters.prefill_tokens += end - job.n_done
         self.counters.prefill_s += took_s
@@ -288,6 +288,10 @@ class ControlPlane:
         self._prefix.register(ids, pages, end)
         pages.slide(end)
         job.report(PrefillProgress(end, len(ids), job.n_cached))
+
+    def _raise_if_stopped(self, job: Job) -> None:
+        if job.cancelled or self._closing:
+            raise PrefillCancelled
 
     def _starve(self, job: Job, error: CapacityError) -> None:
         """No page is free: take those of less urgent prompts, else wait for a row to end, else give up."""
@@ -394,8 +398,3 @@ class ControlPlane:
 
 def _tables(pages: SequencePages) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(pages.tables[FULL], np.int32), np.asarray(pages.tables[SLIDING], np.int32)
-
-
-def _raise_if_cancelled(job: Job) -> None:
-    if job.cancelled:
-        raise PrefillCancelled

@@ -94,8 +94,8 @@ class Engine:
                 lambda item: self._hub.report(number, item),
                 constraint,
             )
-            self._control.submit(job)
             try:
+                self._control.submit(job)
                 while True:
                     event = await stream.next()
                     yield event

@@ -102,16 +102,23 @@ class NativePrefill:
 
 
 class HybridPrefill:
-    """Torch, except for short prompts as long as it is cold (after a restart the rest of a cached prompt is short)."""
+    """Torch, except for prompts of which so little is left that the native backend is faster.
 
-    def __init__(self, torch_prefill: TorchPrefill, native: NativePrefill, short_tokens: int = 128) -> None:
+    That is `few_tokens` always (torch reads all matrices as fp32 for them) and `short_tokens` as long as torch is cold,
+    as after a restart, when most of a prompt comes from disk.
+    """
+
+    def __init__(
+        self, torch_prefill: TorchPrefill, native: NativePrefill, few_tokens: int = 24, short_tokens: int = 128
+    ) -> None:
         self.torch = torch_prefill
         self.native = native
+        self._few_tokens = few_tokens
         self._short_tokens = short_tokens
 
     def __call__(
         self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
     ) -> None:
         """Computes tokens [begin, end)."""
-        is_short = len(ids) - begin <= self._short_tokens and not self.torch.is_warm
-        (self.native if is_short else self.torch)(ids, begin, end, pages, at_layer)
+        limit = self._few_tokens if self.torch.is_warm else self._short_tokens
+        (self.native if len(ids) - 1 - begin <= limit else self.torch)(ids, begin, end, pages, at_layer)
