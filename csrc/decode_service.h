@@ -61,6 +61,7 @@ struct RowView {  // what the control thread needs to know of a row while parked
   int32_t n_pages;
 };
 
+constexpr size_t kMaxQueries = 64;
 constexpr int kMaxRecent = 32;
 
 struct MaskQuery {  // "the output of this request ends with `recent`: what may follow?"
