@@ -1,4 +1,6 @@
 // The Python module `_native`: task layout and decode service here, the rest in bindings_*.cc.
+#include "bindings.h"
+
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -8,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "bindings.h"
 #include "decode_service.h"
 #include "model_shape.h"
 #include "step_backend.h"
@@ -21,7 +22,8 @@ namespace pointcode {
 namespace {
 
 void bind_opcodes(py::module_& m) {
-  py::native_enum<Opcode>(m, "Opcode", "enum.IntEnum", "What a task does; docs/tasks.md has the contract.")
+  py::native_enum<Opcode>(m, "Opcode", "enum.IntEnum",
+                          "What a task does; docs/tasks.md has the contract.")
       .value("ADD_RMSNORM", Opcode::kAddRmsNorm)
       .value("QKV_PROJ", Opcode::kQkvProj)
       .value("ATTN_DECODE", Opcode::kAttnDecode)
@@ -56,12 +58,14 @@ void bind_flags(py::module_& m) {
       .finalize();
 }
 
-// The descriptor as a NumPy dtype with the C++ offsets, and the constants that schedules are made of.
+// The descriptor as a NumPy dtype with the C++ offsets, and the constants that schedules are made
+// of.
 void bind_task(py::module_& m) {
   bind_opcodes(m);
   bind_flags(m);
-  PYBIND11_NUMPY_DTYPE(TaskDescriptor, opcode, layer, tile_begin, tile_count, split, n_splits, k_tiles, flags,
-                       wait_counter, wait_target, signal, queue, n_rows, slice_lo, slice_hi, wave, ordinal, reserved);
+  PYBIND11_NUMPY_DTYPE(TaskDescriptor, opcode, layer, tile_begin, tile_count, split, n_splits,
+                       k_tiles, flags, wait_counter, wait_target, signal, queue, n_rows, slice_lo,
+                       slice_hi, wave, ordinal, reserved);
   m.attr("TASK_DTYPE") = py::dtype::of<TaskDescriptor>();
   m.def("task_dtype", [] { return py::dtype::of<TaskDescriptor>(); });
   m.attr("TILE_ROWS") = kTileRows;
@@ -71,8 +75,9 @@ void bind_task(py::module_& m) {
   m.attr("NONE") = kNone;
 }
 
-// ------------------------------------------------------------------------------------------------ decode service
-// What Python holds: the service and a reference that keeps the backend's Python object (and so its weights) alive.
+// ------------------------------------------------------------------------------------------------
+// decode service What Python holds: the service and a reference that keeps the backend's Python
+// object (and so its weights) alive.
 struct PyService {
   explicit PyService(size_t ring_capacity) : service(ring_capacity) {}
   ~PyService() {
@@ -109,9 +114,10 @@ py::list drain_ring(DecodeService& service, size_t limit) {
   return out;
 }
 
-void add_row(PyService& self, int64_t request, const Ints& history, int32_t max_tokens, std::vector<int32_t> stop_ids,
-             const SamplingConfig& sampling, const Ints& full_pages, const Ints& sliding_pages,
-             const std::optional<Words>& mask, const std::optional<Words>& watch) {
+void add_row(PyService& self, int64_t request, const Ints& history, int32_t max_tokens,
+             std::vector<int32_t> stop_ids, const SamplingConfig& sampling, const Ints& full_pages,
+             const Ints& sliding_pages, const std::optional<Words>& mask,
+             const std::optional<Words>& watch) {
   RowSpec spec;
   spec.request = request;
   spec.history = to_vector<int32_t>(history);
@@ -164,7 +170,8 @@ void bind_service_enums(py::module_& m) {
       .value("FAILED", kNoticeFailed)
       .value("WOKEN", kNoticeWoken)
       .finalize();
-  py::native_enum<TokenFlag>(m, "TokenFlag", "enum.IntFlag", "What a record of the token ring says.")
+  py::native_enum<TokenFlag>(m, "TokenFlag", "enum.IntFlag",
+                             "What a record of the token ring says.")
       .value("VALID", kTokenValid)
       .value("END_STOP", kEndStop)
       .value("END_LENGTH", kEndLength)
@@ -175,15 +182,25 @@ void bind_service_enums(py::module_& m) {
 
 void bind_sampling_config(py::module_& m) {
   py::class_<SamplingConfig>(m, "SamplingConfig")
-      .def(py::init([](float temperature, int32_t top_k, float top_p, float min_p, float repetition_penalty,
-                       float frequency_penalty, float presence_penalty, std::vector<std::pair<int32_t, float>> logit_bias,
-                       uint64_t seed, int32_t n_logprobs) {
-             return SamplingConfig{temperature,       top_p, min_p,      repetition_penalty, frequency_penalty,
-                                   presence_penalty,  top_k, n_logprobs, seed,               std::move(logit_bias)};
+      .def(py::init([](float temperature, int32_t top_k, float top_p, float min_p,
+                       float repetition_penalty, float frequency_penalty, float presence_penalty,
+                       std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed,
+                       int32_t n_logprobs) {
+             return SamplingConfig{temperature,
+                                   top_p,
+                                   min_p,
+                                   repetition_penalty,
+                                   frequency_penalty,
+                                   presence_penalty,
+                                   top_k,
+                                   n_logprobs,
+                                   seed,
+                                   std::move(logit_bias)};
            }),
            py::kw_only(), "temperature"_a = 0.f, "top_k"_a = 0, "top_p"_a = 1.f, "min_p"_a = 0.f,
            "repetition_penalty"_a = 1.f, "frequency_penalty"_a = 0.f, "presence_penalty"_a = 0.f,
-           "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = uint64_t{0}, "n_logprobs"_a = 0);
+           "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = uint64_t{0},
+           "n_logprobs"_a = 0);
 }
 
 void bind_service(py::module_& m) {
@@ -194,36 +211,55 @@ void bind_service(py::module_& m) {
   py::class_<StepBackend>(m, "StepBackend").def_property_readonly("name", &StepBackend::name);
   py::class_<PyService>(m, "DecodeService")
       .def(py::init<size_t>(), "ring_capacity"_a = 4096)
-      .def("park", [](PyService& s, double timeout_s) { return s.service.park(timeout_s); }, "timeout_s"_a, Release())
-      .def("resume", [](PyService& s) { s.service.resume(); }, Release())
-      .def("close", [](PyService& s) { s.service.close(); }, Release())
-      .def("set_backend",
-           [](PyService& s, py::object backend) {
-             s.service.set_backend(backend.is_none() ? nullptr : backend.cast<StepBackend*>());
-             s.backend = std::move(backend);
-           },
-           "backend"_a)
-      .def("add_row", &add_row, "request"_a, "history"_a, "max_tokens"_a, "stop_ids"_a, "sampling"_a, "full_pages"_a,
-           "sliding_pages"_a, "mask"_a = py::none(), "watch"_a = py::none())
-      .def("set_pages",
-           [](PyService& s, int64_t request, int group, const Ints& pages) {
-             s.service.set_pages(request, group, to_vector<int32_t>(pages));
-           },
-           "request"_a, "group"_a, "pages"_a)
+      .def(
+          "park", [](PyService& s, double timeout_s) { return s.service.park(timeout_s); },
+          "timeout_s"_a, Release())
+      .def(
+          "resume", [](PyService& s) { s.service.resume(); }, Release())
+      .def(
+          "close", [](PyService& s) { s.service.close(); }, Release())
+      .def(
+          "set_backend",
+          [](PyService& s, py::object backend) {
+            s.service.set_backend(backend.is_none() ? nullptr : backend.cast<StepBackend*>());
+            s.backend = std::move(backend);
+          },
+          "backend"_a)
+      .def("add_row", &add_row, "request"_a, "history"_a, "max_tokens"_a, "stop_ids"_a,
+           "sampling"_a, "full_pages"_a, "sliding_pages"_a, "mask"_a = py::none(),
+           "watch"_a = py::none())
+      .def(
+          "set_pages",
+          [](PyService& s, int64_t request, int group, const Ints& pages) {
+            s.service.set_pages(request, group, to_vector<int32_t>(pages));
+          },
+          "request"_a, "group"_a, "pages"_a)
       .def("rows", &list_rows)
-      .def("remove_row", [](PyService& s, int64_t request) { return s.service.remove_row(request); }, "request"_a)
-      .def("wait_notices", [](PyService& s, double timeout_s) { return s.service.wait_notices(timeout_s); },
-           "timeout_s"_a, Release())
-      .def("wake", [](PyService& s) { s.service.wake(); }, Release())
-      .def("cancel", [](PyService& s, int64_t request) { return s.service.cancel(request); }, "request"_a, Release())
+      .def(
+          "remove_row", [](PyService& s, int64_t request) { return s.service.remove_row(request); },
+          "request"_a)
+      .def(
+          "wait_notices",
+          [](PyService& s, double timeout_s) { return s.service.wait_notices(timeout_s); },
+          "timeout_s"_a, Release())
+      .def(
+          "wake", [](PyService& s) { s.service.wake(); }, Release())
+      .def(
+          "cancel", [](PyService& s, int64_t request) { return s.service.cancel(request); },
+          "request"_a, Release())
       .def("wait_queries", &wait_queries, "timeout_s"_a)
-      .def("answer",
-           [](PyService& s, int64_t request, int32_t n_generated, const std::optional<Words>& mask) {
-             s.service.answer(request, n_generated, mask ? to_vector<uint32_t>(*mask) : std::vector<uint32_t>{});
-           },
-           "request"_a, "n_generated"_a, "mask"_a = py::none())
-      .def("wake_masks", [](PyService& s) { s.service.wake_masks(); }, Release())
-      .def("drain", [](PyService& s, size_t limit) { return drain_ring(s.service, limit); }, "limit"_a = 1024)
+      .def(
+          "answer",
+          [](PyService& s, int64_t request, int32_t n_generated, const std::optional<Words>& mask) {
+            s.service.answer(request, n_generated,
+                             mask ? to_vector<uint32_t>(*mask) : std::vector<uint32_t>{});
+          },
+          "request"_a, "n_generated"_a, "mask"_a = py::none())
+      .def(
+          "wake_masks", [](PyService& s) { s.service.wake_masks(); }, Release())
+      .def(
+          "drain", [](PyService& s, size_t limit) { return drain_ring(s.service, limit); },
+          "limit"_a = 1024)
       .def_property_readonly("event_fd", [](PyService& s) { return s.service.event_fd(); })
       .def_property_readonly("error", [](PyService& s) { return s.service.error(); })
       .def_property_readonly("steps", [](PyService& s) { return s.service.steps(); })

@@ -17,8 +17,9 @@ struct SamplingConfig {  // same meaning as engine.types.SamplingParams
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
 
-// One live sequence. Page tables map logical page i to a physical page, per KV group (0 full, 1 sliding); they are
-// owned by the service, written only while it is parked, and cover position `position`.
+// One live sequence. Page tables map logical page i to a physical page, per KV group (0 full, 1
+// sliding); they are owned by the service, written only while it is parked, and cover position
+// `position`.
 struct BatchRow {
   int64_t request = 0;
   int32_t token = 0;     // fed by the next step
@@ -27,7 +28,8 @@ struct BatchRow {
   int32_t n_pages[2] = {0, 0};
   const SamplingConfig* sampling = nullptr;
   const uint32_t* token_mask = nullptr;  // (vocab / 32) bits of allowed tokens, or nullptr
-  std::vector<int32_t>* history = nullptr;  // prompt and output ids, for penalties; the service appends
+  std::vector<int32_t>* history =
+      nullptr;  // prompt and output ids, for penalties; the service appends
 };
 
 enum class RowStatus : int32_t { kOk = 0, kNan = 1 };
@@ -43,9 +45,10 @@ class StepBackend {
   virtual ~StepBackend() = default;
   // Called while parked, after rows changed; `rows` stays valid and in place until the next call.
   virtual void set_batch(const std::vector<BatchRow>& rows) = 0;
-  // Runs one step for all rows (row i reads rows[i].token at rows[i].position and writes results[i]). The service then
-  // updates token and position. Throws std::runtime_error with a message that names the fault (a barrier time-out names
-  // processor, task, counter, seen, wanted); after a throw the backend must be rebuilt.
+  // Runs one step for all rows (row i reads rows[i].token at rows[i].position and writes
+  // results[i]). The service then updates token and position. Throws std::runtime_error with a
+  // message that names the fault (a barrier time-out names processor, task, counter, seen, wanted);
+  // after a throw the backend must be rebuilt.
   virtual void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) = 0;
   virtual std::string name() const = 0;
 };

@@ -1,9 +1,9 @@
 """KV pages on disk, one file per model: the system prompt is computed once in a machine's life.
 
 File: magic (8 bytes), header length (u64, little endian), header (JSON), blake2b-256 of the header, then the blobs. A
-blob is one page of one group: K (L, G, T, C) then V, as they lie in the pool. The header lists each page's hash, parent, tokens and, per
-group, where its blob lies and the checksum of the blob. A damaged file or blob is dropped, never used: the cache
-is only an optimisation.
+blob is one page of one group: K (L, G, T, C) then V, as they lie in the pool. The header lists each page's
+hash, parent, tokens and, per group, where its blob lies and the checksum of the blob. A damaged file or blob is
+dropped, never used: the cache is only an optimisation.
 """
 
 from __future__ import annotations

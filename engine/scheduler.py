@@ -1,8 +1,8 @@
 """Waves to per-processor task lists: named waves in a chosen order, task k to processor k mod N.
 
 `build` makes a `Schedule` for any processor count (132 SMs, or the CPU's threads); `schedule_check.check` proves it
-before it runs. Order is data: the published orders use the same waves with the same arithmetic, so they give the same tokens;
-`lean` is ours, with fused norms and top-k and few hand-offs (lean_schedule.py).
+before it runs. Order is data: the published orders use the same waves with the same arithmetic, so they give the same
+tokens; `lean` is ours, with fused norms and top-k and few hand-offs (lean_schedule.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .tasks import TILE_ROWS, UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag
+from .tasks import UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The frozen types that cross the engine's borders.
 
-Two levels. *Tokens*: `Request` in, a stream of `TokenEvent` out (`Engine.stream`). *Chat*: `ChatRequest` in, a stream of
-`ChatDelta` out (`ChatModel.stream`); a `ChatModel` is the in-process engine with its template and parser, or any
+Two levels. *Tokens*: `Request` in, a stream of `TokenEvent` out (`Engine.stream`). *Chat*: `ChatRequest` in, a stream
+of `ChatDelta` out (`ChatModel.stream`); a `ChatModel` is the in-process engine with its template and parser, or any
 OpenAI-compatible endpoint.
 """
 
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request cost. Times are seconds; `time_to_first_token_s` counts from submission, decode time from there on."""
+    """What a request cost. Times are seconds; `time_to_first_token_s` counts from submission, decoding from there on."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -80,7 +80,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """`done_tokens` of `total_tokens` prompt tokens are in the KV cache, `cached_tokens` of them from the prefix cache."""
+    """`done_tokens` of `total_tokens` prompt tokens are in the KV cache, `cached_tokens` from the prefix cache."""
 
     done_tokens: int
     total_tokens: int
@@ -201,7 +201,9 @@ class ChatFinished:
     error: str | None = None
 
 
-ChatDelta = PrefillProgress | ReasoningText | AnswerText | ToolCallBegun | ToolCallArguments | ToolCallReady | ChatFinished
+ChatDelta = (
+    PrefillProgress | ReasoningText | AnswerText | ToolCallBegun | ToolCallArguments | ToolCallReady | ChatFinished
+)
 
 
 class ChatModel(Protocol):

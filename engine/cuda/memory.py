@@ -70,7 +70,7 @@ def workspace_bytes(config: ModelConfig, chunk_tokens: int) -> int:
 def plan_memory(
     config: ModelConfig, geometry: KvGeometry, free_bytes: int, *, chunk_tokens: int, kv_limit_bytes: int | None = None
 ) -> MemoryPlan:
-    """Divides `free_bytes`; raises BackendError, with the numbers, when the model or its smallest cache does not fit."""
+    """Divides `free_bytes`; raises BackendError with the numbers when the model or its smallest cache does not fit."""
     weights, workspace = weight_bytes(config), workspace_bytes(config, chunk_tokens)
     left = free_bytes - weights - workspace - RESERVE_BYTES
     least = sum(geometry.page_bytes(group) for group in GROUPS) * 2
