@@ -35,14 +35,12 @@ struct CpuBackendConfig {
 // Processor 0 is the thread that calls `step`; the others are threads owned by the backend, asleep
 // between steps.
 //
-// Sync sites                 producer                      consumer                      order
-//   counters_[set][i]        task's end, +1 (release)      task's waits (acquire)        zeroed by
-//   the caller a step later queues_[set][i]          claim, +1 (relaxed)           the claimers
-//   themselves       zeroed by the caller a step later generation_              caller, +1
-//   (release)          idle workers (acquire)        never reset running_                 worker,
-//   -1 (release)          caller (acquire)              set by the caller before generation_
-//   failed_                  first failing processor       every wait                    never
-//   reset: rebuild the backend
+// Sync sites          producer                 consumer                order, reset
+//   counters_[set][i] task's end, +1           task's waits            release/acquire, zeroed by the caller a step later
+//   queues_[set][i]   claim, +1                the claimers            relaxed, zeroed by the caller a step later
+//   generation_       caller, +1               idle workers            release/acquire, never reset
+//   running_          worker, -1               caller                  release/acquire, set by the caller before generation_
+//   failed_           first failing processor  every wait              never reset: rebuild the backend
 class CpuBackend final : public StepBackend {
  public:
   CpuBackend(ModelShape model, CpuBackendConfig config);

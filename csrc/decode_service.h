@@ -4,15 +4,13 @@
 // change rows, pages and the backend; while it runs, only the decode thread does. With no live row
 // it parks itself.
 //
-// | shared item        | writer            | reader            | order |
-// |--------------------|-------------------|-------------------|---------------------------------------------------|
-// | rows (plain part)  | owner             | owner             | mutex_ in park()/resume() | |
-// Row::request       | control, parked   | any               | exchange_mutex_; decode thread:
-// parked hand-over  | | Row::cancelled     | any (cancel)      | decode            | relaxed: seen
-// at the next step                    | | Row::masks, answer | mask thread       | decode | release
-// store of `answer`, acquire load           | | ring               | decode            | event loop
-// | TokenRing                                         | | notices, queries   | decode            |
-// control, masks    | mutex_                                            |
+//   shared item          writer           reader     order
+//   rows (plain part)    owner            owner      mutex_ in park()/resume()
+//   Row::request         control, parked  any        exchange_mutex_; decode thread: parked hand-over
+//   Row::cancelled       any (cancel)     decode     relaxed: seen at the next step
+//   Row::masks, answer   mask thread      decode     release store of `answer`, acquire load
+//   ring                 decode           event loop TokenRing
+//   notices, queries     decode           control, masks  mutex_
 #pragma once
 
 #include <array>

@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request cost. Times are seconds; `time_to_first_token_s` counts from submission, decoding from there on."""
+    """What a request cost. Times are seconds; `time_to_first_token_s` counts from submission, decode time from it."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -1,0 +1,54 @@
+"""What a wheel promises: declared dependencies, links that are links, documented commands that are the tested ones."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SHIPPED = [path for folder in ("pointcode_local", "engine", "tools") for path in (ROOT / folder).glob("**/*.py")]
+OWN = {"pointcode_local"}
+# Imported only where they happen to be installed; each import says what to do when they are not.
+OPTIONAL = {"xllamacpp", "mcp", "acp", "triton", "transformers"}
+
+
+def distribution_names() -> set[str]:
+    requirements = PROJECT["project"]["dependencies"]
+    return {re.split(r"[<>=!~\[; ]", line)[0].replace("-", "_").lower() for line in requirements}
+
+
+def imported_modules(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_import_of_a_shipped_file_is_a_declared_dependency(path: Path):
+    known = set(sys.stdlib_module_names) | OWN | OPTIONAL | distribution_names()
+    assert imported_modules(path) - known == set()
+
+
+@pytest.mark.parametrize("name", ["engine", "tools"])
+def test_the_packages_of_the_import_names_are_relative_links(name: str):
+    link = ROOT / "pointcode_local" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name
+
+
+def test_the_readme_begins_with_exactly_two_commands():
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    run, tests = (block.strip() for block in blocks[:2])
+    assert [len(command.splitlines()) for command in (run, tests)] == [1, 1]
+    assert ".venv/bin/pointcode -p" in run
+    assert "pytest" in tests
