@@ -229,6 +229,7 @@ def test_two_hundred_requests_leave_nothing_behind(files: ModelFiles) -> None:
                 *(collect(engine, Request(prompt(i, 5 + i % 90), 3)) for i in range(begin, begin + 10))
             )
 
+    gc.collect()  # what earlier tests left
     before = resources()
     engine = Engine(assemble(files, "tiny", OPTIONS))
     asyncio.run(some(engine, 20))
