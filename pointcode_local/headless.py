@@ -166,6 +166,16 @@ def describe(event: AgentEvent) -> str:
             return ""
 
 
+def speed_line(usage: dict[str, Any]) -> str:
+    """How fast the turn was; "" when no token was decoded."""
+    if not usage["tokens_per_second"]:
+        return ""
+    return (
+        f"first token {usage['time_to_first_token']:.2f} s, {usage['tokens_per_second']:.1f} tok/s, "
+        f"{usage['completion_tokens']:,} tokens in {usage['seconds']:.1f} s"
+    )
+
+
 def printable(text: str) -> str:
     """Without control characters, for a terminal."""
     return "".join(c if c.isprintable() or c in "\t " else "\ufffd" for c in text)
@@ -198,6 +208,8 @@ async def run_headless(
     if end is not None and end.outcome not in ("done", "error"):  # an error was told when it happened
         progress(printable(f"{end.outcome}: {end.error or _hint(end.outcome)}"))
     result = report.result(now() - report.started_s)
+    if speed := speed_line(result["usage"]):
+        progress(speed)
     if output_format == "text":
         text = str(result["result"])
         output.write((text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "replace"))
