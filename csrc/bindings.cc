@@ -277,4 +277,5 @@ PYBIND11_MODULE(_native, m) {
   pointcode::bind_linear(m);
   pointcode::bind_sampling(m);
   pointcode::bind_cpu(m);
+  pointcode::bind_cuda(m);
 }

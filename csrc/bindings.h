@@ -9,5 +9,6 @@ void bind_model(pybind11::module_& m);     // weight formats, Weight, ModelShape
 void bind_linear(pybind11::module_& m);    // de-quantising and small products for prefill
 void bind_sampling(pybind11::module_& m);  // the sampler alone; needs bind_service's SamplingConfig
 void bind_cpu(pybind11::module_& m);       // CpuBackend; needs bind_service's StepBackend
+void bind_cuda(pybind11::module_& m);      // HAS_CUDA, MegakernelBackend; needs bind_cpu's StepRow
 
 }  // namespace pointcode

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "bindings_rows.h"
 #include "check.h"
 #include "cpu_backend.h"
 #include "cpu_linear.h"
@@ -200,8 +201,6 @@ namespace {
 
 // ---------------------------------------------------------------------------------------------------
 // sampling
-using MaskArray = py::array_t<uint32_t, py::array::c_style | py::array::forcecast>;
-
 RowResult py_sample(const FloatArray& logits, const SamplingConfig& config, int32_t position,
                     std::optional<MaskArray> token_mask, std::vector<int32_t> history) {
   CHECK_THAT(logits.ndim() == 1, "logits must be a (vocab,) fp32 array");
@@ -239,36 +238,6 @@ namespace {
 // ---------------------------------------------------------------------------------------------------
 // CPU backend
 using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
-using PageArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
-
-// A row of a step with everything that BatchRow points to.
-struct StepRow {
-  int32_t token = 0, position = 0;
-  PageArray pages[2];
-  SamplingConfig sampling;
-  std::optional<MaskArray> token_mask;
-  std::vector<int32_t> history;
-
-  BatchRow view() {
-    BatchRow row;
-    row.token = token;
-    row.position = position;
-    for (int group = 0; group < 2; ++group) {
-      row.n_pages[group] = static_cast<int32_t>(pages[group].size());
-      row.pages[group] = row.n_pages[group] > 0 ? pages[group].data() : nullptr;
-    }
-    row.sampling = &sampling;
-    row.token_mask = token_mask ? token_mask->data() : nullptr;
-    row.history = &history;
-    return row;
-  }
-};
-
-std::vector<BatchRow> views_of(const std::vector<StepRow*>& rows) {
-  std::vector<BatchRow> views;
-  for (StepRow* row : rows) views.push_back(row->view());
-  return views;
-}
 
 // (lists, n_counters, n_queues) as engine/scheduler.py makes them; None where that many rows cannot
 // run.

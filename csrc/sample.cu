@@ -1,10 +1,12 @@
-// One cluster of eight blocks per row; each block takes one eighth of the vocabulary and walks it once per pass:
-// maximum and NaN check; for top_k and top_p a few histogram passes that find where the kept tokens end; the Gumbel
-// draw; log-probabilities. Sums that decide are integers, so that the result does not depend on the order of anything.
+// One cluster of eight blocks per row; each block takes one eighth of the vocabulary and walks it
+// once per pass: maximum and NaN check; for top_k and top_p a few histogram passes that find where
+// the kept tokens end; the Gumbel draw; log-probabilities. Sums that decide are integers, so that
+// the result does not depend on the order of anything.
 //
-// Sync sites: every exchange is "write own shared memory, cluster barrier, read all eight blocks' memory". Exchanges
-// alternate between two slots (a block that writes slot n & 1 has passed barrier n - 1, after which nobody reads it).
-// Histograms are cleared after a second barrier. Blocks end after a last barrier, as others read their memory.
+// Sync sites: every exchange is "write own shared memory, cluster barrier, read all eight blocks'
+// memory". Exchanges alternate between two slots (a block that writes slot n & 1 has passed barrier
+// n - 1, after which nobody reads it). Histograms are cleared after a second barrier. Blocks end
+// after a last barrier, as others read their memory.
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
@@ -17,11 +19,11 @@ namespace {
 namespace cg = cooperative_groups;
 
 constexpr int kBlocks = 8, kThreads = 1024, kWarps = kThreads / 32, kBins = 2 * kThreads;
-constexpr float kReach = 21.f;       // as in sampling.cc: what is further below the top cannot be drawn
-constexpr float kMaxNoise = 17.5f;   // bound of the Gumbel noise of 24 bits
+constexpr float kReach = 21.f;  // as in sampling.cc: what is further below the top cannot be drawn
+constexpr float kMaxNoise = 17.5f;    // bound of the Gumbel noise of 24 bits
 constexpr float kBinsPerUnit = 97.f;  // kReach * kBinsPerUnit < kBins
-constexpr float kMassOne = 0x1p33f;  // fixed point of exp(x - top)
-constexpr int kLowBits = 17;         // a mass is split in two so that 32,768 of them fit 32-bit cells
+constexpr float kMassOne = 0x1p33f;   // fixed point of exp(x - top)
+constexpr int kLowBits = 17;  // a mass is split in two so that 32,768 of them fit 32-bit cells
 
 struct Best {  // the larger value, then the lower token
   float value = -INFINITY;
@@ -48,7 +50,7 @@ struct Shared {
   Best warp_best[kWarps];
   double warp_sum[kWarps];
   uint64_t warp_scan[kWarps];
-  Best best[2];      // exchange slots
+  Best best[2];  // exchange slots
   double sum[2];
   int32_t flag[2];
   Found found;
@@ -74,14 +76,19 @@ struct Sampler {
   uint32_t exchanges = 0;
   float inverse = 1.f, top_x = 0.f, threshold = 0.f;
 
-  __device__ __forceinline__ const float* logits() const { return p.logits + static_cast<size_t>(r) * p.vocab; }
-  __device__ __forceinline__ bool is_plain() const { return !row.has_bias && !row.has_penalties && !row.has_mask; }
+  __device__ __forceinline__ const float* logits() const {
+    return p.logits + static_cast<size_t>(r) * p.vocab;
+  }
+  __device__ __forceinline__ bool is_plain() const {
+    return !row.has_bias && !row.has_penalties && !row.has_mask;
+  }
 
   // Calls f(token, logit) for this thread's tokens.
   template <typename F>
   __device__ __forceinline__ void each(F&& f) const {
     const int per_block = ((p.vocab + kBlocks - 1) / kBlocks + 3) / 4 * 4;
-    const int begin = min(p.vocab, static_cast<int>(cluster.block_rank()) * per_block), end = min(p.vocab, begin + per_block);
+    const int begin = min(p.vocab, static_cast<int>(cluster.block_rank()) * per_block),
+              end = min(p.vocab, begin + per_block);
     const float* x = logits();
     if (p.vocab % 4 == 0) {
 #pragma unroll 4
@@ -98,17 +105,22 @@ struct Sampler {
   // The logit after bias, penalties and mask, in the CPU sampler's order and rounding.
   __device__ __forceinline__ float adjusted(int t, float x) const {
     const size_t at = static_cast<size_t>(r) * p.vocab + t;
-    if (row.has_mask && (p.masks[static_cast<size_t>(r) * p.mask_words + t / 32] >> (t % 32) & 1u) == 0) return -INFINITY;
+    if (row.has_mask &&
+        (p.masks[static_cast<size_t>(r) * p.mask_words + t / 32] >> (t % 32) & 1u) == 0)
+      return -INFINITY;
     if (row.has_bias) x = __fadd_rn(x, p.bias[at]);
     const int n = row.has_penalties ? p.counts[at] : 0;
     if (n == 0) return x;
     x = x > 0.f ? __fdiv_rn(x, row.repetition_penalty) : __fmul_rn(x, row.repetition_penalty);
-    return __fsub_rn(x, __fadd_rn(__fmul_rn(row.frequency_penalty, static_cast<float>(n)), row.presence_penalty));
+    return __fsub_rn(x, __fadd_rn(__fmul_rn(row.frequency_penalty, static_cast<float>(n)),
+                                  row.presence_penalty));
   }
-  __device__ __forceinline__ float value(int t, float x) const { return is_plain() ? x : adjusted(t, x); }
+  __device__ __forceinline__ float value(int t, float x) const {
+    return is_plain() ? x : adjusted(t, x);
+  }
 
-  // ------------------------------------------------------------------------------------------ exchanges
-  // The best of all threads of the cluster, and whether any has `flag` set.
+  // ------------------------------------------------------------------------------------------
+  // exchanges The best of all threads of the cluster, and whether any has `flag` set.
   __device__ Best best_of_all(Best mine, bool& flag) {
 #pragma unroll 1
     for (int i = 16; i; i >>= 1) {
@@ -156,7 +168,8 @@ struct Sampler {
     return total;
   }
 
-  // ------------------------------------------------------------------------------------------ top_k, top_p
+  // ------------------------------------------------------------------------------------------
+  // top_k, top_p
   __device__ __forceinline__ int bin_of(float x) const {
     return min(kBins - 1, static_cast<int>(__fmul_rn(__fsub_rn(top_x, x), kBinsPerUnit)));
   }
@@ -176,8 +189,9 @@ struct Sampler {
     atomicAdd(&s.high[bin], static_cast<uint32_t>(mass >> kLowBits));
   }
 
-  // Sums the eight histograms and scans the bins in order: s.total_*, and with `target` (or, when it is 0, top_p of the
-  // total) the bin in which the running sum reaches it. Every block comes to the same result.
+  // Sums the eight histograms and scans the bins in order: s.total_*, and with `target` (or, when
+  // it is 0, top_p of the total) the bin in which the running sum reaches it. Every block comes to
+  // the same result.
   __device__ void scan(bool by_mass, uint64_t target) {
     cluster.sync();
     uint32_t count[2] = {};
@@ -190,7 +204,8 @@ struct Sampler {
         const int bin = threadIdx.x * 2 + i;
         const uint32_t n = other.count[bin];
         count[i] += n;
-        value[i] += by_mass ? (static_cast<uint64_t>(other.high[bin]) << kLowBits) + other.low[bin] : n;
+        value[i] +=
+            by_mass ? (static_cast<uint64_t>(other.high[bin]) << kLowBits) + other.low[bin] : n;
       }
     }
     uint64_t upto = value[0] + value[1];
@@ -209,19 +224,22 @@ struct Sampler {
     if (threadIdx.x == kThreads - 1) s.total_value = upto;
     __syncthreads();
     if (target == 0) {
-      const double wanted = ceil(static_cast<double>(row.top_p) * static_cast<double>(s.total_value));
+      const double wanted =
+          ceil(static_cast<double>(row.top_p) * static_cast<double>(s.total_value));
       target = wanted < 1.0 ? 1 : static_cast<uint64_t>(wanted);
     }
     uint64_t before = upto - value[0] - value[1];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      if (before < target && target <= before + value[i]) s.found = {static_cast<int32_t>(threadIdx.x) * 2 + i, count[i], before, value[i]};
+      if (before < target && target <= before + value[i])
+        s.found = {static_cast<int32_t>(threadIdx.x) * 2 + i, count[i], before, value[i]};
       before += value[i];
     }
     cluster.sync();  // also makes s.found visible in the block
   }
 
-  // Narrows `cut` to the first tokens, in descending order, whose count reaches top_k or whose mass reaches top_p.
+  // Narrows `cut` to the first tokens, in descending order, whose count reaches top_k or whose mass
+  // reaches top_p.
   __device__ void select(bool by_mass, Cut& cut) {
     clear();
     each([&](int t, float raw) {
@@ -234,7 +252,8 @@ struct Sampler {
     scan(by_mass, by_mass ? 0 : static_cast<uint64_t>(row.top_k));
     if (!by_mass && s.total_count <= static_cast<uint32_t>(row.top_k)) return;
     const double wanted = ceil(static_cast<double>(row.top_p) * static_cast<double>(s.total_value));
-    uint64_t target = by_mass ? (wanted < 1.0 ? 1 : static_cast<uint64_t>(wanted)) : static_cast<uint64_t>(row.top_k);
+    uint64_t target = by_mass ? (wanted < 1.0 ? 1 : static_cast<uint64_t>(wanted))
+                              : static_cast<uint64_t>(row.top_k);
     const Cut outer = cut;
     Cut inner{s.found.bin, outer.bin == s.found.bin ? outer.key : 0};
     uint64_t prefix = 0;
@@ -293,8 +312,9 @@ struct Sampler {
     return best_of_all(best, flag).token;
   }
 
-  // ------------------------------------------------------------------------------------------ log-probabilities
-  // Of the model's own distribution: the chosen token, then the most likely ones. Written by one thread of rank 0.
+  // ------------------------------------------------------------------------------------------
+  // log-probabilities Of the model's own distribution: the chosen token, then the most likely ones.
+  // Written by one thread of rank 0.
   __device__ int logprobs(const Best& top, int32_t chosen, bool writer) {
     double mine = 0;
     each([&](int, float x) { mine += expf(__fsub_rn(x, top.value)); });
@@ -331,7 +351,8 @@ struct Sampler {
       out.n_logprobs = n_logprobs;
       __threadfence_system();
     }
-    const uint64_t word = static_cast<uint64_t>(p.stamp) << 34 | static_cast<uint64_t>(status) << 32 | static_cast<uint32_t>(token);
+    const uint64_t word = static_cast<uint64_t>(p.stamp) << 34 |
+                          static_cast<uint64_t>(status) << 32 | static_cast<uint32_t>(token);
     asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(&out.word), "l"(word) : "memory");
   }
 
@@ -364,7 +385,8 @@ struct Sampler {
   }
 };
 
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1) sample_rows(const __grid_constant__ SampleParams p) {
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+    sample_rows(const __grid_constant__ SampleParams p) {
   __shared__ Shared shared;
   __shared__ SampleRow row;
   if (threadIdx.x == 0) row = p.rows[blockIdx.y];

@@ -1,12 +1,14 @@
-// Sampling on the GPU: logits -> one token per row, the same token as csrc/sampling.cc chooses. Plain data.
+// Sampling on the GPU: logits -> one token per row, the same token as csrc/sampling.cc chooses.
+// Plain data.
 #pragma once
 
 #include <cstdint>
 
 namespace pointcode::gpu {
 
-constexpr int kMaxSampleVocab = 262144;  // 32-bit histogram cells of one eighth of it cannot overflow
-constexpr int kSampleLogprobs = 21;      // 20 alternatives and the chosen token
+constexpr int kMaxSampleVocab =
+    262144;                          // 32-bit histogram cells of one eighth of it cannot overflow
+constexpr int kSampleLogprobs = 21;  // 20 alternatives and the chosen token
 constexpr uint32_t kStampMask = 0x3fffffff;
 
 struct SampleRow {  // in device memory; the fields mean what they mean in SamplingConfig
@@ -20,7 +22,8 @@ static_assert(sizeof(SampleRow) == 56);
 
 enum class SampleStatus : uint32_t { kOk = 0, kNan = 1, kAborted = 2 };
 
-// One row's answer, in host memory that the GPU writes. `word` comes last: stamp << 34 | status << 32 | token.
+// One row's answer, in host memory that the GPU writes. `word` comes last: stamp << 34 | status <<
+// 32 | token.
 struct SampleResult {
   uint64_t word;
   int32_t n_logprobs, reserved;
@@ -30,11 +33,11 @@ struct SampleResult {
 
 struct SampleParams {
   int32_t n_rows, vocab;
-  const float* logits;         // (rows, vocab)
-  const SampleRow* rows;       // (rows)
-  const float* bias;           // (rows, vocab); read where has_bias
-  int32_t* counts;             // (rows, vocab): of each token in the row's history; where has_penalties
-  const uint32_t* masks;       // (rows, mask_words): bits of allowed tokens; where has_mask
+  const float* logits;    // (rows, vocab)
+  const SampleRow* rows;  // (rows)
+  const float* bias;      // (rows, vocab); read where has_bias
+  int32_t* counts;        // (rows, vocab): of each token in the row's history; where has_penalties
+  const uint32_t* masks;  // (rows, mask_words): bits of allowed tokens; where has_mask
   int32_t mask_words;
   uint32_t stamp;              // <= kStampMask
   int32_t* tokens;             // (rows): becomes the chosen token

@@ -27,8 +27,9 @@ POINTCODE_HOST_DEVICE constexpr float noise_of_key(uint64_t key, int32_t token) 
   return (static_cast<float>(bits >> 41) + 0.5f) * 0x1p-23f;
 }
 
-// The noise of a token, uniform on (0, 1) in steps of 2^-23, so that fp32 holds it exactly. It depends on nothing but
-// (seed, position, token), hence the draw does not depend on the batch, on the order of a search, or on the device.
+// The noise of a token, uniform on (0, 1) in steps of 2^-23, so that fp32 holds it exactly. It
+// depends on nothing but (seed, position, token), hence the draw does not depend on the batch, on
+// the order of a search, or on the device.
 POINTCODE_HOST_DEVICE constexpr float token_noise(uint64_t seed, int32_t position, int32_t token) {
   return noise_of_key(noise_key(seed, position), token);
 }

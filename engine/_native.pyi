@@ -364,3 +364,48 @@ class CpuBackend(StepBackend):
 
     def buffer(self, name: str) -> np.ndarray:
         """The named activation buffer of docs/tasks.md over the backend's memory, laid out for 8 rows."""
+
+# ------------------------------------------------------------------ CUDA
+HAS_CUDA: bool
+"""Whether this build holds the megakernel; without it MegakernelBackend does not exist."""
+
+class MegakernelBackend(StepBackend):
+    """Runs decode steps on the current CUDA device (csrc/megakernel_backend.h). Failures are RuntimeError:
+    rebuild it then.
+
+    layers: per layer the device addresses of qkv, o, router (0: none), upgate, down, norm, K pages, V pages.
+    schedules[n - 1]: (tasks, offsets, attention splits, wave names) for n rows. `max_pages` bounds a row's page table.
+    """
+
+    def __init__(
+        self,
+        model: ModelShape,
+        layers: Sequence[Sequence[int]],
+        final_norm: int,
+        lm_head: int,
+        embed: int,
+        schedules: Sequence[tuple[NDArray[np.void], NDArray[np.int32], int, Sequence[str]]],
+        max_pages: int,
+        wait_limit_ms: int = 10000,
+        spin_limit: int = 4000000,
+        owners: object = None,
+    ) -> None: ...
+    @property
+    def n_sms(self) -> int: ...
+    def step(self, rows: Sequence[StepRow]) -> list[RowResult]:
+        """One step of these rows as a new batch."""
+
+    def run(self, rows: Sequence[StepRow], n_steps: int) -> tuple[float, NDArray[np.int32]]:
+        """Steps that feed themselves: (seconds, tokens (n_steps, rows)). The rows' tokens and positions are updated."""
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """(vocab,) of the last step."""
+
+    def set_trace(self, address: int, slots: int) -> None:
+        """Where a build with POINTCODE_MK_TRACE writes time stamps (SMs, 256, 16) uint64; 0: nowhere."""
+
+    def set_step(self, step: int) -> None:
+        """The step counter, to test the wrap of the tag at 2^24."""
+
+    def set_spin_limit(self, turns: int) -> None:
+        """Bound of every wait on the GPU."""

@@ -20,10 +20,11 @@ from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .models.reference import TorchModel
 from .parts import EngineOptions, EngineParts
+from .plans import bare_shape, kv_geometry, model_plan
 from .prefill import HybridPrefill, NativePrefill, TorchPrefill
 from .schedule_check import check
 from .scheduler import Schedule, build
-from .tasks import LayerPlan, ModelPlan, Tasks
+from .tasks import Tasks
 from .weights import ModelWeights
 
 _STORE_LIMIT_BYTES = 256 << 20
@@ -62,36 +63,9 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     )
 
 
-def kv_geometry(config: ModelConfig) -> KvGeometry:
-    """The cache's shape."""
-    return KvGeometry(tuple(s.sliding for s in config.layers), config.n_kv_heads, config.head_dim, config.window)
-
-
-def model_plan(config: ModelConfig) -> ModelPlan:
-    """What the scheduler needs of a configuration."""
-    return ModelPlan(
-        config.hidden,
-        config.n_heads,
-        config.n_kv_heads,
-        config.head_dim,
-        config.vocab,
-        config.n_experts,
-        config.top_k,
-        config.parallel_block,
-        tuple(LayerPlan(s.rope, s.sliding, s.moe, s.intermediate) for s in config.layers),
-    )
-
-
 def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object]]:
     """The native form of the configuration and weights, and what must stay alive with it."""
-    config = weights.config
-    shape = _native.ModelShape()
-    for field in _SHAPE_FIELDS:
-        setattr(shape, field, getattr(config, field))
-    shape.layers = [
-        _native.LayerShape(rope=s.rope, sliding=s.sliding, moe=s.moe, intermediate=s.intermediate)
-        for s in config.layers
-    ]
+    shape = bare_shape(weights.config)
     owners: list[object] = []
     for layer, kind in weights.slots():
         tensor = weights.need(layer, WeightKind(kind))
@@ -107,13 +81,6 @@ def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object
         )
         shape.set_weight(layer, _native.WeightKind(int(kind)), native)
     return shape, owners
-
-
-_SHAPE_FIELDS = (
-    *("hidden", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_layers", "n_experts", "top_k", "window"),
-    *("parallel_block", "rope_interleaved", "layer_norm", "norm_topk", "softmax_router"),
-    *("eps", "rope_theta", "attn_scale", "logit_scale"),
-)
 
 
 def cpu_schedules(

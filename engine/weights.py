@@ -7,8 +7,8 @@ are stacked into one bank) and for tensors whose address is not a multiple of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +113,17 @@ class ModelWeights:
     def load(self, layer: int, kind: WeightKind) -> WeightTensor:
         """Like `need`, without keeping what had to be copied (for a backend that uploads layer by layer)."""
         return _make(self._slots[(layer, kind)], self._tensors, kind)
+
+    def matrices(self, layer: int, kind: WeightKind) -> Iterator[WeightTensor]:
+        """The weight's matrices one by one, straight from the file's map (experts that lie apart are not stacked)."""
+        binding = self._slots[(layer, kind)]
+        if len(binding.names) > 1:
+            yield from (_make(replace(binding, names=(n,), count=1), self._tensors, kind) for n in binding.names)
+            return
+        whole = _make(binding, self._tensors, kind)
+        for e in range(whole.count):
+            data = whole.data[e * whole.matrix_bytes :][: whole.rows * whole.row_bytes]
+            yield replace(whole, count=1, data=data, matrix_bytes=data.size)
 
     def slots(self) -> list[Slot]:
         """Every (layer, kind) the model has, in order."""

@@ -1,0 +1,142 @@
+// Python bindings of the megakernel backend. Without CUDA only HAS_CUDA is there.
+#include "bindings.h"
+
+#if POINTCODE_CUDA
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings_rows.h"
+#include "check.h"
+#include "megakernel_backend.h"
+
+namespace py = pybind11;
+using namespace pybind11::literals;
+
+namespace pointcode {
+namespace {
+
+using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
+using OffsetArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+// (tasks, offsets, attention splits, wave names) as engine/scheduler.py makes them
+using ScheduleTuple = std::tuple<TaskArray, OffsetArray, int32_t, std::vector<std::string>>;
+// device addresses: qkv, o, router, upgate, down, norm, K pages, V pages
+using LayerAddresses = std::array<uintptr_t, 8>;
+
+template <typename T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);  // NOLINT: Python passes addresses
+}
+
+mk::Layer make_layer(const LayerAddresses& a, const LayerShape& shape) {
+  const int32_t flags = (shape.rope ? mk::kLayerRope : 0) |
+                        (shape.sliding ? mk::kLayerSliding : 0) | (shape.moe ? mk::kLayerMoe : 0);
+  return {at<const uint8_t>(a[0]), at<const uint8_t>(a[1]), at<const uint8_t>(a[2]),
+          at<const uint8_t>(a[3]), at<const uint8_t>(a[4]), at<const float>(a[5]),
+          at<uint8_t>(a[6]),       at<uint8_t>(a[7]),       flags,
+          shape.intermediate};
+}
+
+std::unique_ptr<MegakernelBackend> make_backend(
+    const ModelShape& model, const std::vector<LayerAddresses>& layers, uintptr_t final_norm,
+    uintptr_t lm_head, uintptr_t embed, const std::vector<ScheduleTuple>& schedules,
+    int32_t max_pages, int32_t wait_limit_ms, uint64_t spin_limit, const py::object& /*owners*/) {
+  CHECK_THAT(layers.size() == model.layers.size(), "weights of ", layers.size(),
+             " layers came for ", model.layers.size());
+  MegakernelConfig config;
+  for (size_t i = 0; i < layers.size(); ++i)
+    config.layers.push_back(make_layer(layers[i], model.layers[i]));
+  config.final_norm = at<const float>(final_norm);
+  config.lm_head = at<const uint8_t>(lm_head);
+  config.embed = at<const uint8_t>(embed);
+  for (const auto& [tasks, offsets, n_splits, names] : schedules) {
+    config.schedules.push_back({{tasks.data(), tasks.data() + tasks.size()},
+                                {offsets.data(), offsets.data() + offsets.size()},
+                                n_splits,
+                                names});
+  }
+  config.max_pages = max_pages, config.wait_limit_ms = wait_limit_ms,
+  config.spin_limit = spin_limit;
+  return std::make_unique<MegakernelBackend>(model, std::move(config));
+}
+
+std::vector<RowResult> py_step(MegakernelBackend& backend, const std::vector<StepRow*>& rows) {
+  const std::vector<BatchRow> views = views_of(rows);
+  std::vector<RowResult> results;
+  const py::gil_scoped_release unlocked;
+  backend.set_batch(views);
+  backend.step(views, results);
+  return results;
+}
+
+// `n_steps` steps, each fed with the tokens of the one before: (seconds, (n_steps, rows) tokens).
+py::tuple py_run(MegakernelBackend& backend, const std::vector<StepRow*>& rows, int n_steps) {
+  std::vector<BatchRow> views = views_of(rows);
+  std::vector<RowResult> results;
+  py::array_t<int32_t> tokens(
+      {static_cast<py::ssize_t>(n_steps), static_cast<py::ssize_t>(rows.size())});
+  int32_t* out = tokens.mutable_data();
+  double seconds = 0;
+  {
+    const py::gil_scoped_release unlocked;
+    backend.set_batch(views);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int s = 0; s < n_steps; ++s) {
+      backend.step(views, results);
+      for (size_t r = 0; r < views.size(); ++r) {
+        CHECK_THAT(results[r].status == RowStatus::kOk, "row ", r,
+                   " has a NaN among its logits at position ", views[r].position);
+        *out++ = views[r].token = results[r].token;
+        ++views[r].position;
+      }
+    }
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  for (size_t r = 0; r < rows.size(); ++r)
+    rows[r]->token = views[r].token, rows[r]->position = views[r].position;
+  return py::make_tuple(seconds, tokens);
+}
+
+py::array_t<float> py_logits(const MegakernelBackend& backend, int row) {
+  const std::vector<float> values = backend.logits(row);
+  return py::array_t<float>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+}  // namespace
+
+void bind_cuda(py::module_& m) {
+  m.attr("HAS_CUDA") = true;
+  py::class_<MegakernelBackend, StepBackend>(m, "MegakernelBackend")
+      .def(py::init(&make_backend), py::keep_alive<1, 11>(), "model"_a, "layers"_a, "final_norm"_a,
+           "lm_head"_a, "embed"_a, "schedules"_a, "max_pages"_a, "wait_limit_ms"_a = 10000,
+           "spin_limit"_a = uint64_t{4000000}, "owners"_a = py::none())
+      .def_property_readonly("n_sms", &MegakernelBackend::n_sms)
+      .def("step", &py_step, "rows"_a)
+      .def("run", &py_run, "rows"_a, "n_steps"_a)
+      .def("logits", &py_logits, "row"_a)
+      .def(
+          "set_trace",
+          [](MegakernelBackend& b, uintptr_t trace, int32_t slots) {
+            b.set_trace(at<uint64_t>(trace), slots);
+          },
+          "address"_a, "slots"_a)
+      .def("set_step", &MegakernelBackend::set_step, "step"_a)
+      .def("set_spin_limit", &MegakernelBackend::set_spin_limit, "turns"_a);
+}
+
+}  // namespace pointcode
+#else
+
+namespace pointcode {
+
+void bind_cuda(pybind11::module_& m) { m.attr("HAS_CUDA") = false; }
+
+}  // namespace pointcode
+#endif

@@ -1,0 +1,439 @@
+#include "megakernel_backend.h"
+
+#if POINTCODE_CUDA
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+
+extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream);
+
+namespace pointcode {
+namespace {
+
+constexpr int kTagged = 8;      // bytes of one tagged payload
+constexpr size_t kAlign = 256;  // of every activation buffer
+constexpr uint32_t kTagLimit = 1u << 24;
+constexpr int kSpinsPerClock = 4096;
+
+int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
+
+int count_sms() {
+  int device = 0, n = 0;
+  check_cuda(cudaGetDevice(&device), "asking for the device");
+  check_cuda(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "counting SMs");
+  return n;
+}
+
+const char* role_name(uint32_t warp) {
+  static constexpr const char* kNames[] = {"controller", "producer", "storer", "combiner"};
+  return warp < 4 ? kNames[warp] : "consumer";
+}
+
+const char* wait_name(uint32_t kind) {
+  static constexpr const char* kNames[] = {"nothing",
+                                           "a descriptor",
+                                           "a full ring stage",
+                                           "an empty ring stage",
+                                           "a full partial tile",
+                                           "an empty partial tile",
+                                           "the other consumer warps",
+                                           "tagged data",
+                                           "a counter"};
+  return kind < 9 ? kNames[kind] : "?";
+}
+
+const char* opcode_text(int32_t opcode) {
+  static constexpr const char* kNames[kNumOpcodes] = {
+      "ADD_RMSNORM",          "QKV_PROJ",       "ATTN_DECODE",    "ATTN_DRAIN",
+      "ATTN_COMBINE",         "O_PROJ",         "FFN_UPGATE_ACT", "FFN_DOWN",
+      "ROUTER_GEMM",          "ROUTER_TOPK",    "ROUTE_FINALIZE", "MOE_GATHER",
+      "MOE_UPGATE_ACT_DRAIN", "MOE_DOWN_DRAIN", "MOE_COMBINE",    "LM_HEAD"};
+  return opcode >= 0 && opcode < kNumOpcodes ? kNames[opcode] : "?";
+}
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+bool has_penalties(const SamplingConfig& c) {
+  return c.repetition_penalty != 1.f || c.frequency_penalty != 0.f || c.presence_penalty != 0.f;
+}
+
+}  // namespace
+
+MegakernelBackend::MegakernelBackend(const ModelShape& model, MegakernelConfig config)
+    : config_(std::move(config)),
+      n_sms_(count_sms()),
+      vocab_(model.vocab),
+      host_pages_(static_cast<size_t>(2) * kMaxRows * std::max(config_.max_pages, 1)),
+      host_tokens_(2 * kMaxRows),
+      host_masks_(static_cast<size_t>(kMaxRows) * mask_words(model.vocab)),
+      host_sample_rows_(kMaxRows),
+      host_results_(kMaxRows),
+      mailbox_(1) {
+  CHECK_THAT(model.n_layers == static_cast<int32_t>(config_.layers.size()), "weights of ",
+             config_.layers.size(), " layers came for ", model.n_layers);
+  CHECK_THAT(vocab_ <= gpu::kMaxSampleVocab, "the vocabulary of ", vocab_, " exceeds ",
+             gpu::kMaxSampleVocab);
+  CHECK_THAT(pointcode_sample_params_size() == sizeof(gpu::SampleParams),
+             "sample.h differs between host and device");
+  for (const LayerShape& layer : model.layers) group_used_[layer.sliding] = true;
+  fill_model(model);
+  upload_schedules();
+  upload_layers();
+  allocate_activations();
+}
+
+// Work on the stream reads buffers that are about to go.
+MegakernelBackend::~MegakernelBackend() { cudaStreamSynchronize(stream_.get()); }
+
+void MegakernelBackend::fill_model(const ModelShape& m) {
+  mk::Params& p = params_;
+  p.hidden = m.hidden, p.n_heads = m.n_heads, p.n_kv_heads = m.n_kv_heads, p.head_dim = m.head_dim;
+  p.vocab = m.vocab, p.n_experts = m.n_experts, p.top_k = m.top_k, p.n_layers = m.n_layers;
+  p.window = m.window, p.norm_topk = m.norm_topk, p.max_pages = config_.max_pages;
+  p.n_owners = std::min(n_sms_, m.hidden / kTileRows);
+  p.eps = m.eps, p.logit_scale = m.logit_scale, p.rope_theta = m.rope_theta;
+  p.q_scale = static_cast<float>(m.attn_scale * std::numbers::log2e);
+  p.final_norm = config_.final_norm, p.lm_head = config_.lm_head, p.embed = config_.embed;
+  p.spin_limit = config_.spin_limit;
+}
+
+void MegakernelBackend::upload_layers() {
+  layers_ = DeviceBuffer<mk::Layer>(config_.layers.size());
+  check_cuda(
+      cudaMemcpy(layers_.data(), config_.layers.data(), layers_.bytes(), cudaMemcpyHostToDevice),
+      "uploading layers");
+  params_.layers = layers_.data();
+}
+
+void MegakernelBackend::upload_schedules() {
+  CHECK_THAT(config_.schedules.size() <= kMaxRows, "schedules for ", config_.schedules.size(),
+             " rows");
+  for (const MegakernelSchedule& schedule : config_.schedules) {
+    CHECK_THAT(schedule.offsets.size() == static_cast<size_t>(n_sms_) + 1, "a schedule for ",
+               schedule.offsets.size() - 1, " processors came for ", n_sms_, " SMs");
+    CHECK_THAT(schedule.n_splits >= 1 && schedule.n_splits <= mk::kMaxSplits, schedule.n_splits,
+               " attention splits");
+    Lists lists{DeviceBuffer<TaskDescriptor>(schedule.tasks.size()),
+                DeviceBuffer<int32_t>(schedule.offsets.size())};
+    check_cuda(cudaMemcpy(lists.tasks.data(), schedule.tasks.data(), lists.tasks.bytes(),
+                          cudaMemcpyHostToDevice),
+               "uploading tasks");
+    check_cuda(cudaMemcpy(lists.offsets.data(), schedule.offsets.data(), lists.offsets.bytes(),
+                          cudaMemcpyHostToDevice),
+               "uploading tasks");
+    lists_.push_back(std::move(lists));
+    max_splits_ = std::max(max_splits_, schedule.n_splits);
+  }
+}
+
+void MegakernelBackend::allocate_activations() {
+  mk::Params& p = params_;
+  size_t widest = 1;
+  for (const mk::Layer& layer : config_.layers) {
+    const size_t slots = layer.flags & mk::kLayerMoe ? p.top_k : 1;
+    widest = std::max(widest, slots * layer.intermediate / 2);
+  }
+  const size_t q = static_cast<size_t>(p.n_heads) * p.head_dim / 2,
+               kv = static_cast<size_t>(p.n_kv_heads) * p.head_dim;
+  const size_t part =
+      static_cast<size_t>(p.n_kv_heads) * max_splits_ * mk::kMaxGroup * (p.head_dim + 4);
+  const std::pair<uint8_t**, size_t> wanted[] = {{&p.residual, p.hidden},
+                                                 {&p.q, q},
+                                                 {&p.k_new, kv},
+                                                 {&p.v_new, kv},
+                                                 {&p.router, std::max(p.n_experts, 1)},
+                                                 {&p.part, part},
+                                                 {&p.attn, q},
+                                                 {&p.ffn, widest}};
+  const auto padded = [](size_t payloads) {
+    return (payloads * kMaxRows * kTagged + kAlign) / kAlign * kAlign;
+  };
+  size_t total = 0;
+  for (const auto& [pointer, payloads] : wanted) total += padded(payloads);
+  activations_ = DeviceBuffer<uint8_t>(total);
+  uint8_t* next = activations_.data();
+  for (const auto& [pointer, payloads] : wanted) *pointer = next, next += padded(payloads);
+
+  const auto rows = static_cast<size_t>(kMaxRows);
+  logits_ = DeviceBuffer<float>(rows * vocab_);
+  pages_ = DeviceBuffer<int32_t>(host_pages_.size());
+  tokens_ = DeviceBuffer<int32_t>(2 * rows);
+  abort_ = DeviceBuffer<uint32_t>(1);
+  masks_ = DeviceBuffer<uint32_t>(host_masks_.size());
+  sample_rows_ = DeviceBuffer<gpu::SampleRow>(rows);
+  p.logits = logits_.data(), p.page_table = pages_.data();
+  p.tokens = tokens_.data(), p.positions = tokens_.data() + kMaxRows;
+  p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
+  sample_.vocab = vocab_, sample_.logits = logits_.data(), sample_.rows = sample_rows_.data();
+  sample_.masks = masks_.data(), sample_.mask_words = mask_words(vocab_);
+  sample_.tokens = tokens_.data(), sample_.positions = tokens_.data() + kMaxRows;
+  sample_.abort_flag = abort_.data(), sample_.results = host_results_.data();
+  check_cuda(cudaDeviceSynchronize(), "setting up the megakernel");
+}
+
+// ------------------------------------------------------------------------------------------------
+// batch
+void MegakernelBackend::set_batch(const std::vector<BatchRow>& rows) {
+  if (!failure_.empty()) fail(failure_);
+  CHECK_THAT(rows.size() <= lists_.size(), "no schedule for ", rows.size(), " rows");
+  if (rows.empty()) return;
+  check_rows(rows);
+  check_cuda(cudaStreamSynchronize(stream_.get()),
+             "waiting for the last step");  // the staging memory is free now
+  upload_pages(rows);
+  upload_sampling(rows);
+  device_token_.fill(-1);  // the first step uploads tokens and positions
+}
+
+void MegakernelBackend::check_rows(const std::vector<BatchRow>& rows) const {
+  for (const BatchRow& row : rows) {
+    CHECK_THAT(row.position / kPageTokens < config_.max_pages, "position ", row.position,
+               " is past the ", config_.max_pages, " pages of the longest sequence");
+    CHECK_THAT(row.token >= 0 && row.token < vocab_, "token ", row.token,
+               " is outside the vocabulary of ", vocab_);
+    for (int group = 0; group < 2; ++group) {
+      CHECK_THAT(!group_used_[group] || (row.pages[group] != nullptr &&
+                                         row.position / kPageTokens < row.n_pages[group]),
+                 "request ", row.request, " has ", row.n_pages[group], " pages of KV group ", group,
+                 " and stands at position ", row.position);
+    }
+  }
+}
+
+void MegakernelBackend::upload_pages(const std::vector<BatchRow>& rows) {
+  const auto stride = static_cast<size_t>(config_.max_pages);
+  size_t most = 1;
+  for (int group = 0; group < 2; ++group) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const size_t n = std::min(static_cast<size_t>(std::max(rows[r].n_pages[group], 0)), stride);
+      std::copy_n(rows[r].pages[group], n,
+                  host_pages_.data() + (static_cast<size_t>(group) * kMaxRows + r) * stride);
+      most = std::max(most, n);
+    }
+  }
+  check_cuda(cudaMemcpy2DAsync(pages_.data(), stride * 4, host_pages_.data(), stride * 4, most * 4,
+                               2 * kMaxRows, cudaMemcpyHostToDevice, stream_.get()),
+             "uploading page tables");
+}
+
+void MegakernelBackend::upload_sampling(const std::vector<BatchRow>& rows) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const SamplingConfig& c = *rows[r].sampling;
+    gpu::SampleRow& row = host_sample_rows_[r];
+    row = {c.temperature,
+           c.top_p,
+           c.min_p,
+           c.repetition_penalty,
+           c.frequency_penalty,
+           c.presence_penalty,
+           c.top_k,
+           std::min(c.n_logprobs, gpu::kSampleLogprobs - 1),
+           !c.logit_bias.empty(),
+           has_penalties(c),
+           0,
+           0,
+           c.seed};
+    if (row.has_bias || row.has_penalties) upload_history(static_cast<int>(r), rows[r]);
+  }
+  check_cuda(
+      cudaMemcpyAsync(sample_rows_.data(), host_sample_rows_.data(),
+                      sizeof(gpu::SampleRow) * kMaxRows, cudaMemcpyHostToDevice, stream_.get()),
+      "uploading sampling parameters");
+}
+
+// Dense vectors of the vocabulary's size: rare requests have them, so they are made and copied at
+// leisure.
+void MegakernelBackend::upload_history(int row, const BatchRow& entry) {
+  const auto vocab = static_cast<size_t>(vocab_), at = vocab * static_cast<size_t>(row);
+  if (bias_.size() == 0) {
+    bias_ = DeviceBuffer<float>(vocab * kMaxRows);
+    counts_ = DeviceBuffer<int32_t>(vocab * kMaxRows);
+    sample_.bias = bias_.data(), sample_.counts = counts_.data();
+  }
+  scratch_bias_.assign(vocab, 0.f);
+  for (const auto& [token, value] : entry.sampling->logit_bias) {
+    if (token >= 0 && token < vocab_) scratch_bias_[static_cast<size_t>(token)] += value;
+  }
+  scratch_counts_.assign(vocab, 0);
+  if (entry.history != nullptr) {
+    for (const int32_t token : *entry.history) {
+      if (token >= 0 && token < vocab_) ++scratch_counts_[static_cast<size_t>(token)];
+    }
+  }
+  check_cuda(cudaMemcpy(bias_.data() + at, scratch_bias_.data(), vocab * 4, cudaMemcpyHostToDevice),
+             "uploading biases");
+  check_cuda(
+      cudaMemcpy(counts_.data() + at, scratch_counts_.data(), vocab * 4, cudaMemcpyHostToDevice),
+      "uploading counts");
+}
+
+// Tokens and positions, unless the device's own are what the caller wants.
+void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
+  bool same = true;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    same = same && device_token_[r] == rows[r].token && device_position_[r] == rows[r].position;
+    host_tokens_[r] = device_token_[r] = rows[r].token;
+    host_tokens_[kMaxRows + r] = device_position_[r] = rows[r].position;
+  }
+  if (same) return;
+  check_cuda(cudaMemcpyAsync(tokens_.data(), host_tokens_.data(), 2 * kMaxRows * 4,
+                             cudaMemcpyHostToDevice, stream_.get()),
+             "uploading tokens");
+}
+
+void MegakernelBackend::upload_masks(const std::vector<BatchRow>& rows) {
+  const auto words = static_cast<size_t>(sample_.mask_words);
+  bool changed = false;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const int32_t has_mask = rows[r].token_mask != nullptr;
+    changed = changed || host_sample_rows_[r].has_mask != has_mask;
+    host_sample_rows_[r].has_mask = has_mask;
+    if (!has_mask) continue;
+    std::copy_n(rows[r].token_mask, words, host_masks_.data() + r * words);
+    check_cuda(cudaMemcpyAsync(masks_.data() + r * words, host_masks_.data() + r * words, words * 4,
+                               cudaMemcpyHostToDevice, stream_.get()),
+               "uploading a mask");
+  }
+  if (!changed) return;
+  check_cuda(
+      cudaMemcpyAsync(sample_rows_.data(), host_sample_rows_.data(),
+                      sizeof(gpu::SampleRow) * kMaxRows, cudaMemcpyHostToDevice, stream_.get()),
+      "uploading sampling parameters");
+}
+
+// ------------------------------------------------------------------------------------------------
+// step
+void MegakernelBackend::step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) {
+  if (!failure_.empty()) fail(failure_);
+  if (results.size() < rows.size()) results.resize(rows.size());
+  if (rows.empty()) return;
+  check_rows(rows);
+  feed(rows);
+  upload_masks(rows);
+  const int n = static_cast<int>(rows.size());
+  launch(n);
+  for (int r = 0; r < n; ++r) {
+    const uint64_t word = wait_for(r);
+    if (static_cast<gpu::SampleStatus>(word >> 32 & 3) == gpu::SampleStatus::kAborted)
+      report_abort(n);
+    take(r, word, rows[static_cast<size_t>(r)], results[static_cast<size_t>(r)]);
+  }
+}
+
+// Payloads of the last 2^24 steps must not be taken for new ones, so the buffers are cleared when
+// the tag starts anew.
+void MegakernelBackend::advance_tag() {
+  if (++params_.step < kTagLimit) return;
+  params_.step = 1;
+  check_cuda(cudaMemsetAsync(activations_.data(), 0, activations_.bytes(), stream_.get()),
+             "clearing activations");
+}
+
+void MegakernelBackend::launch(int n_rows) {
+  const auto index = static_cast<size_t>(n_rows - 1);
+  advance_tag();
+  params_.n_rows = n_rows;
+  params_.n_splits = config_.schedules[index].n_splits;
+  params_.tasks = lists_[index].tasks.data(), params_.offsets = lists_[index].offsets.data();
+  sample_.n_rows = n_rows;
+  stamp_ = (stamp_ + 1) & gpu::kStampMask;
+  sample_.stamp = stamp_;
+  auto error = static_cast<cudaError_t>(pointcode_mk_step(&params_, n_sms_, stream_.get()));
+  if (error == cudaSuccess)
+    error = static_cast<cudaError_t>(pointcode_sample(&sample_, stream_.get()));
+  if (error != cudaSuccess)
+    fail_for_good(join_text("launching a decode step failed: ", cudaGetErrorString(error)));
+}
+
+// The row's answer to the last launch. Bounded: a fault or a hang of the GPU ends it with an error.
+uint64_t MegakernelBackend::wait_for(int row) {
+  const volatile uint64_t* word = &host_results_[static_cast<size_t>(row)].word;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int spins = 1;; ++spins) {
+    const uint64_t seen = *word;
+    if (seen >> 34 == stamp_) {
+      std::atomic_thread_fence(
+          std::memory_order_acquire);  // log-probabilities were written before the word
+      return seen;
+    }
+    pause_briefly();
+    if (spins % kSpinsPerClock != 0) continue;
+    const cudaError_t state = cudaStreamQuery(stream_.get());
+    if (state != cudaSuccess && state != cudaErrorNotReady) {
+      fail_for_good(
+          join_text("the GPU reports a fault during a decode step: ", cudaGetErrorString(state)));
+    }
+    if (std::chrono::steady_clock::now() - begin >
+        std::chrono::milliseconds(config_.wait_limit_ms)) {
+      fail_for_good(join_text("a decode step did not end within ", config_.wait_limit_ms, " ms"));
+    }
+  }
+}
+
+void MegakernelBackend::take(int row, uint64_t word, const BatchRow& entry, RowResult& result) {
+  const auto r = static_cast<size_t>(row);
+  const bool is_nan = static_cast<gpu::SampleStatus>(word >> 32 & 3) == gpu::SampleStatus::kNan;
+  result.status = is_nan ? RowStatus::kNan : RowStatus::kOk;
+  result.token = static_cast<int32_t>(word & 0xffffffffu);
+  result.logprobs.clear();
+  device_token_[r] = result.token;
+  device_position_[r] = entry.position + 1;
+  if (is_nan || host_sample_rows_[r].n_logprobs == 0) return;
+  const gpu::SampleResult& answer = host_results_[r];
+  for (int i = 0; i < answer.n_logprobs; ++i)
+    result.logprobs.emplace_back(answer.ids[i], answer.values[i]);
+}
+
+void MegakernelBackend::report_abort(int n_rows) {
+  check_cuda(cudaStreamSynchronize(stream_.get()), "ending an aborted step");
+  const mk::Mailbox mail = mailbox_[0];
+  const MegakernelSchedule& schedule = config_.schedules[static_cast<size_t>(n_rows - 1)];
+  const uint32_t sm = mail.who >> 16, warp = mail.who >> 8 & 255, kind = mail.who & 255;
+  const TaskDescriptor* task = nullptr;
+  if (static_cast<mk::WaitKind>(kind) ==
+      mk::WaitKind::kDescriptor) {  // the ordinal counts within the SM's list
+    const size_t at = sm < static_cast<uint32_t>(n_sms_) ? schedule.offsets[sm] + mail.ordinal
+                                                         : schedule.tasks.size();
+    if (at < schedule.tasks.size()) task = &schedule.tasks[at];
+  } else {
+    const auto found = std::find_if(
+        schedule.tasks.begin(), schedule.tasks.end(),
+        [&](const TaskDescriptor& t) { return t.ordinal == static_cast<int32_t>(mail.ordinal); });
+    if (found != schedule.tasks.end()) task = &*found;
+  }
+  std::string name = join_text("task ", static_cast<int32_t>(mail.ordinal));
+  if (task != nullptr) {
+    const auto wave = static_cast<size_t>(task->wave);
+    name = join_text("task ", task->ordinal, " (",
+                     wave < schedule.wave_names.size() ? schedule.wave_names[wave] : "?", " ",
+                     opcode_text(task->opcode), " tiles ", task->tile_begin, "..",
+                     task->tile_begin + task->tile_count, ")");
+  }
+  fail_for_good(join_text("barrier time-out: SM ", sm, ", warp ", warp, " (", role_name(warp),
+                          "), ", name, " waits for ", wait_name(kind), ": seen ", mail.seen,
+                          ", wanted ", mail.wanted));
+}
+
+void MegakernelBackend::fail_for_good(const std::string& message) {
+  failure_ = message;
+  fail(message);
+}
+
+std::vector<float> MegakernelBackend::logits(int row) const {
+  std::vector<float> values(static_cast<size_t>(vocab_));
+  check_cuda(cudaMemcpy(values.data(), logits_.data() + static_cast<size_t>(row) * values.size(),
+                        values.size() * 4, cudaMemcpyDeviceToHost),
+             "reading logits");
+  return values;
+}
+
+}  // namespace pointcode
+#endif

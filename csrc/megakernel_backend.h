@@ -1,0 +1,113 @@
+// The step backend that drives the decode megakernel: buffers, schedules, sampling, bounded waits.
+#pragma once
+
+#if POINTCODE_CUDA
+#include <array>
+#include <string>
+#include <vector>
+
+#include "device_buffer.h"
+#include "mk_params.h"
+#include "model_shape.h"
+#include "sample.h"
+#include "step_backend.h"
+
+namespace pointcode {
+
+// The task lists of one number of rows; SM p runs tasks[offsets[p]] .. tasks[offsets[p + 1] - 1].
+struct MegakernelSchedule {
+  std::vector<TaskDescriptor> tasks;
+  std::vector<int32_t> offsets;
+  int32_t n_splits = 1;
+  std::vector<std::string> wave_names;
+};
+
+struct MegakernelConfig {
+  std::vector<mk::Layer> layers;  // device addresses of packed weights and KV pages
+  const float* final_norm = nullptr;
+  const uint8_t* lm_head = nullptr;
+  const uint8_t* embed = nullptr;
+  std::vector<MegakernelSchedule> schedules;  // [n_rows - 1]
+  int32_t max_pages = 0;                      // logical pages of the longest sequence
+  int32_t wait_limit_ms = 10000;              // bound of the host's wait for a step
+  uint64_t spin_limit = 4000000;              // bound of every wait on the GPU, in turns
+};
+
+// Not thread-safe. Everything it launches goes to its own stream; a step returns when its tokens
+// have arrived in host memory, so between two steps the stream is idle.
+class MegakernelBackend final : public StepBackend {
+ public:
+  MegakernelBackend(const ModelShape& model, MegakernelConfig config);
+  ~MegakernelBackend() override;
+  MegakernelBackend(const MegakernelBackend&) = delete;
+  MegakernelBackend& operator=(const MegakernelBackend&) = delete;
+
+  void set_batch(const std::vector<BatchRow>& rows) override;
+  void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override;
+  std::string name() const override { return "megakernel"; }
+
+  // For tests and tools: the last step's logits of row r, `vocab` values.
+  std::vector<float> logits(int row) const;
+  // Time stamps (SM, slot) that a build with POINTCODE_MK_TRACE writes during the next steps;
+  // nullptr: none.
+  void set_trace(uint64_t* trace, int32_t slots) {
+    params_.trace = trace, params_.trace_slots = slots;
+  }
+  // Pretends that `step` steps have run, to test the wrap of the tag.
+  void set_step(uint32_t step) { params_.step = step; }
+  // Limits the GPU's bounded waits; 0 makes the first long one expire.
+  void set_spin_limit(uint64_t turns) { params_.spin_limit = turns; }
+  int n_sms() const { return n_sms_; }
+
+ private:
+  struct Lists {  // a schedule on the device
+    DeviceBuffer<TaskDescriptor> tasks;
+    DeviceBuffer<int32_t> offsets;
+  };
+
+  void fill_model(const ModelShape& model);
+  void upload_layers();
+  void upload_schedules();
+  void allocate_activations();
+  void upload_pages(const std::vector<BatchRow>& rows);
+  void upload_sampling(const std::vector<BatchRow>& rows);
+  void upload_history(int row, const BatchRow& entry);
+  void feed(const std::vector<BatchRow>& rows);
+  void upload_masks(const std::vector<BatchRow>& rows);
+  void check_rows(const std::vector<BatchRow>& rows) const;
+  void launch(int n_rows);
+  void advance_tag();
+  uint64_t wait_for(int row);
+  [[noreturn]] void report_abort(int n_rows);
+  [[noreturn]] void fail_for_good(const std::string& message);
+  void take(int row, uint64_t word, const BatchRow& entry, RowResult& result);
+
+  MegakernelConfig config_;
+  int n_sms_ = 0;
+  int32_t vocab_ = 0, max_splits_ = 1;
+  std::array<bool, 2> group_used_{};
+  mk::Params params_{};
+  gpu::SampleParams sample_{};
+  uint32_t stamp_ = 0;
+  std::string failure_;  // not empty: rebuild the backend
+
+  Stream stream_;
+  DeviceBuffer<mk::Layer> layers_;
+  std::vector<Lists> lists_;
+  DeviceBuffer<uint8_t> activations_;  // all tagged buffers
+  DeviceBuffer<float> logits_, bias_;
+  DeviceBuffer<int32_t> pages_, tokens_, counts_;  // tokens_: (2, 8) tokens, positions
+  DeviceBuffer<uint32_t> abort_, masks_;
+  DeviceBuffer<gpu::SampleRow> sample_rows_;
+  PinnedBuffer<int32_t> host_pages_, host_tokens_;
+  PinnedBuffer<uint32_t> host_masks_;
+  PinnedBuffer<gpu::SampleRow> host_sample_rows_;
+  PinnedBuffer<gpu::SampleResult> host_results_;
+  PinnedBuffer<mk::Mailbox> mailbox_;
+  std::array<int32_t, kMaxRows> device_token_{}, device_position_{};  // what the device holds
+  std::vector<int32_t> scratch_counts_;
+  std::vector<float> scratch_bias_;
+};
+
+}  // namespace pointcode
+#endif

@@ -1,0 +1,83 @@
+"""The megakernel backend over device weights and KV pages, and its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import _native
+from ..errors import BackendError
+from ..kv_cache import KvCache, pages_for
+from ..models.config import ModelConfig
+from ..plans import bare_shape, model_plan
+from ..schedule_check import check
+from ..scheduler import Schedule, build
+from .device_weights import DeviceLayer, DeviceModel, require_supported
+
+MAX_ROWS = 8
+MAX_SPLITS = 33  # attention splits that one combiner merges (csrc/mk_params.h)
+ORDER = "lean"
+HOPPER = (9, 0)
+
+
+def megakernel_problem(config: ModelConfig) -> str | None:
+    """Why the megakernel cannot run this model here, or None."""
+    if not getattr(_native, "HAS_CUDA", False):
+        return "the native extension was built without CUDA"
+    if not torch.cuda.is_available():
+        return "no CUDA device answers"
+    capability = torch.cuda.get_device_capability()
+    if capability != HOPPER:
+        return f"compute capability {capability[0]}.{capability[1]} is not 9.0 (Hopper)"
+    try:
+        require_supported(config)
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def megakernel_schedules(
+    config: ModelConfig, n_sms: int, *, order: str = ORDER, max_rows: int = MAX_ROWS
+) -> list[Schedule]:
+    """Checked schedules for 1 .. max_rows rows; ScheduleError for one that must not run."""
+    plan = model_plan(config)
+    n_splits = min(MAX_SPLITS, max(1, n_sms // config.n_kv_heads))
+    schedules = [
+        build(plan, order=order, n_rows=n, n_processors=n_sms, n_splits=n_splits) for n in range(1, max_rows + 1)
+    ]
+    for schedule in schedules:
+        check(plan, schedule)
+    return schedules
+
+
+def megakernel_backend(
+    model: DeviceModel,
+    kv: KvCache,
+    schedules: Sequence[Schedule],
+    context_tokens: int,
+    *,
+    wait_limit_ms: int = 10_000,
+) -> _native.MegakernelBackend:
+    """The native backend; it keeps the weights and the cache alive. The pages of `kv` are in fragment order."""
+    config = model.config
+    layers = [_addresses(layer, *kv.layer(i)) for i, layer in enumerate(model.layers)]
+    torch.cuda.synchronize(model.device)  # weights and pages are written on other streams
+    return _native.MegakernelBackend(
+        bare_shape(config),
+        layers,
+        model.final_norm.data_ptr(),
+        model.head.data.data_ptr(),
+        model.embed.data.data_ptr(),
+        [(s.tasks, s.offsets, s.n_splits, list(s.wave_names)) for s in schedules],
+        pages_for(context_tokens) + 1,
+        wait_limit_ms=wait_limit_ms,
+        owners=(model, kv),
+    )
+
+
+def _addresses(layer: DeviceLayer, k: torch.Tensor, v: torch.Tensor) -> list[int]:
+    router = layer.router.data.data_ptr() if layer.router is not None else 0
+    matrices = [layer.qkv.data.data_ptr(), layer.o.data.data_ptr(), router]
+    matrices += [layer.upgate.data.data_ptr(), layer.down.data.data_ptr()]
+    return [*matrices, layer.norm.data_ptr(), k.data_ptr(), v.data_ptr()]

@@ -1,0 +1,146 @@
+"""Triton kernels of prefill: unpacking of weights, norm, RoPE, SiLU·up, and the sum of the experts' outputs.
+
+Imported only where tensors are on a GPU; `ops.py` holds the same operations in torch, which the tests compare.
+"""
+
+# pyright: basic, reportAttributeAccessIssue=false, reportIndexIssue=false, reportMissingImports=false
+# pyright: reportOptionalMemberAccess=false, reportOperatorIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_K_TILES = 16  # k-tiles that one program unpacks
+
+
+@triton.jit
+def _unpack_kernel(packed, out, packed_tiles, k_tiles, BLOCK: tl.constexpr):
+    tile = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)  # pairs of values, in packed order: k-tile, g, t, b, hi
+    k_tile = tl.program_id(1) * (BLOCK // 128) + at // 128
+    pair = at % 128
+    row = (pair % 2) * 8 + pair // 16
+    column = k_tile * 8 + (pair // 2 % 2) * 4 + pair // 4 % 4
+    inside = k_tile < k_tiles
+    values = tl.load(packed + tile * packed_tiles * 128 + k_tile * 128 + pair, mask=inside)
+    tl.store(out + (tile * 16 + row) * (k_tiles * 8) + column, values, mask=inside)
+
+
+def unpack_tiles(packed: torch.Tensor, out: torch.Tensor) -> None:
+    """Packed (E, M, J, 256) to row-major out (E, rows, K); rows and K multiples of 16."""
+    k_tiles = out.shape[2] // 16
+    grid = (packed.shape[0] * packed.shape[1], triton.cdiv(k_tiles, _K_TILES))
+    _unpack_kernel[grid](
+        packed.view(torch.int32), out.view(torch.int32), packed.shape[2], k_tiles, BLOCK=_K_TILES * 128, num_warps=4
+    )
+
+
+@triton.jit
+def _rms_norm_kernel(x, weight, out, hidden, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < hidden
+    values = tl.load(x + row * hidden + at, mask=inside, other=0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(values * values, 0) / hidden + eps)
+    normed = values * scale * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + row * hidden + at, normed.to(tl.bfloat16), mask=inside)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """bf16 of the RMSNorm of x (T, D) fp32."""
+    out = torch.empty_like(x, dtype=torch.bfloat16)
+    hidden = x.shape[1]
+    _rms_norm_kernel[(x.shape[0],)](x, weight, out, hidden, eps, BLOCK=triton.next_power_of_2(hidden), num_warps=8)
+    return out
+
+
+@triton.jit
+def _split_qkv_kernel(
+    qkv, cos, sin, q, k, v, HEADS: tl.constexpr, DIMS: tl.constexpr, ROPE: tl.constexpr, GROUPS: tl.constexpr
+):
+    token = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    HALF: tl.constexpr = DIMS // 2
+    at = tl.arange(0, HALF)
+    source = qkv + (token * GROUPS + group) * (HEADS + 2) * DIMS
+    if ROPE:
+        c = tl.load(cos + token * HALF + at)
+        s = tl.load(sin + token * HALF + at)
+    for head in range(HEADS + 2):
+        a = tl.load(source + head * DIMS + 2 * at).to(tl.float32)
+        b = tl.load(source + head * DIMS + 2 * at + 1).to(tl.float32)
+        if ROPE:
+            if head <= HEADS:
+                rotated = a * c - b * s
+                b = b * c + a * s
+                a = rotated
+        if head < HEADS:
+            target = q + ((token * GROUPS + group) * HEADS + head) * DIMS
+        elif head == HEADS:
+            target = k + (token * GROUPS + group) * DIMS
+        else:
+            target = v + (token * GROUPS + group) * DIMS
+        tl.store(target + 2 * at, a.to(tl.bfloat16))
+        tl.store(target + 2 * at + 1, b.to(tl.bfloat16))
+
+
+def split_qkv(
+    qkv: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor] | None, n_heads: int, n_kv_heads: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q (T, H, C), k and v (T, G, C) of a grouped QKV output (T, (H + 2G) C); rotated in fp32 with (cos, sin) (T, C/2)."""
+    n, per_group = qkv.shape[0], n_heads // n_kv_heads
+    dims = qkv.shape[1] // (n_heads + 2 * n_kv_heads)
+    q = qkv.new_empty(n, n_heads, dims)
+    k, v = qkv.new_empty(n, n_kv_heads, dims), qkv.new_empty(n, n_kv_heads, dims)
+    cos, sin = rotation if rotation is not None else (qkv, qkv)
+    _split_qkv_kernel[(n, n_kv_heads)](
+        qkv, cos, sin, q, k, v, HEADS=per_group, DIMS=dims, ROPE=rotation is not None, GROUPS=n_kv_heads, num_warps=2
+    )
+    return q, k, v
+
+
+@triton.jit
+def _silu_up_kernel(x, weight, out, width, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    source = x + row * 2 * width + at // 8 * 16 + at % 8
+    gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(source + 8, mask=inside, other=0.0).to(tl.float32)
+    y = gate / (1.0 + tl.exp(-gate)) * up
+    if WEIGHTED:
+        y *= tl.load(weight + row)
+    tl.store(out + row * width + at, y.to(tl.bfloat16), mask=inside)
+
+
+def silu_up(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """silu(gate) · up · weight, (n, F), of x (n, 2F) whose gates and ups alternate in runs of eight."""
+    n, width = x.shape[0], x.shape[1] // 2
+    out = x.new_empty(n, width)
+    block = min(1024, triton.next_power_of_2(width))
+    scale = x if weight is None else weight
+    _silu_up_kernel[(n, triton.cdiv(width, block))](x, scale, out, width, WEIGHTED=weight is not None, BLOCK=block)
+    return out
+
+
+@triton.jit
+def _add_parts_kernel(x, attention, parts, places, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < hidden
+    here = token * hidden + at
+    total = tl.load(x + here, mask=inside, other=0.0) + tl.load(attention + here, mask=inside, other=0.0).to(tl.float32)
+    for slot in range(TOP_K):
+        place = tl.load(places + token * TOP_K + slot).to(tl.int64)
+        total += tl.load(parts + place * hidden + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x + here, total, mask=inside)
+
+
+def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, places: torch.Tensor) -> None:
+    """x (T, D) fp32 += attention (T, D) + the sum of parts[places[t]] (pairs, D), places (T, top_k) int64."""
+    n, hidden = x.shape
+    block = min(2048, triton.next_power_of_2(hidden))
+    grid = (n, triton.cdiv(hidden, block))
+    _add_parts_kernel[grid](x, attention, parts, places, hidden, TOP_K=places.shape[1], BLOCK=block)
