@@ -121,6 +121,13 @@ void bind_cuda(py::module_& m) {
       .def("step", &py_step, "rows"_a)
       .def("run", &py_run, "rows"_a, "n_steps"_a)
       .def("logits", &py_logits, "row"_a)
+      .def("router_logits",
+           [](const MegakernelBackend& b) {
+             const std::vector<float> values = b.router_logits();
+             return py::array_t<float>({static_cast<py::ssize_t>(kMaxRows),
+                                        static_cast<py::ssize_t>(values.size() / kMaxRows)},
+                                       values.data());
+           })
       .def(
           "set_trace",
           [](MegakernelBackend& b, uintptr_t trace, int32_t slots) {

@@ -435,5 +435,14 @@ std::vector<float> MegakernelBackend::logits(int row) const {
   return values;
 }
 
+std::vector<float> MegakernelBackend::router_logits() const {
+  std::vector<float> tagged(static_cast<size_t>(kMaxRows) * params_.n_experts * 2);
+  check_cuda(cudaMemcpy(tagged.data(), params_.router, tagged.size() * 4, cudaMemcpyDeviceToHost),
+             "reading the router's logits");
+  std::vector<float> values(tagged.size() / 2);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = tagged[i * 2];
+  return values;
+}
+
 }  // namespace pointcode
 #endif

@@ -48,6 +48,8 @@ class MegakernelBackend final : public StepBackend {
 
   // For tests and tools: the last step's logits of row r, `vocab` values.
   std::vector<float> logits(int row) const;
+  // The router's logits of the last routed layer of the last step, (8, n_experts).
+  std::vector<float> router_logits() const;
   // Time stamps (SM, slot) that a build with POINTCODE_MK_TRACE writes during the next steps;
   // nullptr: none.
   void set_trace(uint64_t* trace, int32_t slots) {

@@ -401,6 +401,9 @@ class MegakernelBackend(StepBackend):
     def logits(self, row: int) -> NDArray[np.float32]:
         """(vocab,) of the last step."""
 
+    def router_logits(self) -> NDArray[np.float32]:
+        """(8, n_experts) of the last routed layer of the last step."""
+
     def set_trace(self, address: int, slots: int) -> None:
         """Where a build with POINTCODE_MK_TRACE writes time stamps (SMs, 256, 16) uint64; 0: nowhere."""
 

@@ -222,10 +222,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Command line. With --random-weights the GPU benchmark takes over, which has its own options."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--random-weights" in given:
+        from .gpu import main as measure_gpu
+
+        return measure_gpu(["decode", *given])
     parser = argparse.ArgumentParser(prog="bench decode", description=(__doc__ or "").splitlines()[0])
     add_arguments(parser)
-    return run(parser.parse_args(arguments))
+    return run(parser.parse_args(given))
 
 
 if __name__ == "__main__":

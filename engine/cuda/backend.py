@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from .. import _native
@@ -13,12 +14,25 @@ from ..models.config import ModelConfig
 from ..plans import bare_shape, model_plan
 from ..schedule_check import check
 from ..scheduler import Schedule, build
+from ..tasks import Opcode
 from .device_weights import DeviceLayer, DeviceModel, require_supported
 
 MAX_ROWS = 8
 MAX_SPLITS = 33  # attention splits that one combiner merges (csrc/mk_params.h)
 ORDER = "lean"
 HOPPER = (9, 0)
+KERNEL_OPCODES = (
+    Opcode.ROUTER_GEMM,
+    Opcode.QKV_PROJ,
+    Opcode.ATTN_DECODE,
+    Opcode.ATTN_COMBINE,
+    Opcode.O_PROJ,
+    Opcode.FFN_UPGATE_ACT,
+    Opcode.FFN_DOWN,
+    Opcode.MOE_UPGATE_ACT_DRAIN,
+    Opcode.MOE_DOWN_DRAIN,
+    Opcode.LM_HEAD,
+)
 
 
 def megakernel_problem(config: ModelConfig) -> str | None:
@@ -49,6 +63,12 @@ def megakernel_schedules(
     for schedule in schedules:
         check(plan, schedule)
     return schedules
+
+
+def unrunnable_opcodes(schedules: Sequence[Schedule]) -> list[str]:
+    """Names of the opcodes in the schedules that the kernel does not implement (yet); empty: it runs them."""
+    used = {int(opcode) for schedule in schedules for opcode in np.unique(schedule.tasks["opcode"])}
+    return sorted(Opcode(opcode).name for opcode in used - {int(opcode) for opcode in KERNEL_OPCODES})
 
 
 def megakernel_backend(

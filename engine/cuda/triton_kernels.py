@@ -71,11 +71,10 @@ def _split_qkv_kernel(
     for head in range(HEADS + 2):
         a = tl.load(source + head * DIMS + 2 * at).to(tl.float32)
         b = tl.load(source + head * DIMS + 2 * at + 1).to(tl.float32)
-        if ROPE:
-            if head <= HEADS:
-                rotated = a * c - b * s
-                b = b * c + a * s
-                a = rotated
+        if ROPE and head <= HEADS:
+            rotated = a * c - b * s
+            b = b * c + a * s
+            a = rotated
         if head < HEADS:
             target = q + ((token * GROUPS + group) * HEADS + head) * DIMS
         elif head == HEADS:
@@ -89,7 +88,7 @@ def _split_qkv_kernel(
 def split_qkv(
     qkv: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor] | None, n_heads: int, n_kv_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q (T, H, C), k and v (T, G, C) of a grouped QKV output (T, (H + 2G) C); rotated in fp32 with (cos, sin) (T, C/2)."""
+    """q (T, H, C), k and v (T, G, C) of a grouped QKV output (T, (H + 2G) C); see ops."""
     n, per_group = qkv.shape[0], n_heads // n_kv_heads
     dims = qkv.shape[1] // (n_heads + 2 * n_kv_heads)
     q = qkv.new_empty(n, n_heads, dims)
