@@ -292,9 +292,8 @@ def _measure(arguments: argparse.Namespace, plan: Plan, say: Callable[[str], Non
     ours = measure_megakernel(plan, say=say)
     baseline = [] if arguments.no_baseline else measure_baseline(plan, say)
     for a, b in zip(ours, baseline, strict=False):
-        say(
-            f"batch {a.batch} context {a.context_tokens}: {a.tokens_per_s.median / b.tokens_per_s.median:.2f} x the baseline"
-        )
+        ratio = a.tokens_per_s.median / b.tokens_per_s.median
+        say(f"batch {a.batch} context {a.context_tokens}: {ratio:.2f} x the baseline")
     return {"points": [asdict(p) for p in ours], "baseline": [asdict(p) for p in baseline]}
 
 

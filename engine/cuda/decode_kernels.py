@@ -96,7 +96,7 @@ def rope_write(
     pools: tuple[torch.Tensor, torch.Tensor],
     n_heads: int,
 ) -> torch.Tensor:
-    """Writes the rows' keys and values to their pages (P, G, 64, C); returns q (B, H, C). table (B, max_pages) int32."""
+    """Writes the rows' K and V to their pages (P, G, 64, C); returns q (B, H, C). table (B, max_pages) int32."""
     groups, dims = pools[0].shape[1], pools[0].shape[3]
     per_group, n = n_heads // groups, qkv.shape[0]
     q = qkv.new_empty(n, n_heads, dims)

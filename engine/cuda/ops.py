@@ -43,7 +43,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 def silu_up(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """silu(gate) · up · weight (n, F), of x (n, 2F) whose gates and ups alternate in runs of eight; weight (n,) fp32."""
+    """silu(gate) · up · weight (n, F), of x (n, 2F) gates and ups alternating in runs of eight; weight (n,) fp32."""
     if x.is_cuda:
         from . import triton_kernels
 
