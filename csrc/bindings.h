@@ -10,5 +10,6 @@ void bind_linear(pybind11::module_& m);    // de-quantising and small products f
 void bind_sampling(pybind11::module_& m);  // the sampler alone; needs bind_service's SamplingConfig
 void bind_cpu(pybind11::module_& m);       // CpuBackend; needs bind_service's StepBackend
 void bind_cuda(pybind11::module_& m);      // HAS_CUDA, MegakernelBackend; needs bind_cpu's StepRow
+void bind_logits(pybind11::module_& m);    // LogitsBackend; needs bind_service's StepBackend
 
 }  // namespace pointcode

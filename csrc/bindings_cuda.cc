@@ -24,6 +24,7 @@ namespace pointcode {
 namespace {
 
 using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
+using Values = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using OffsetArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 // (tasks, offsets, attention splits, wave names) as engine/scheduler.py makes them
 using ScheduleTuple = std::tuple<TaskArray, OffsetArray, int32_t, std::vector<std::string>>;
@@ -109,10 +110,55 @@ py::array_t<float> py_logits(const MegakernelBackend& backend, int row) {
   return py::array_t<float>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+// Samples given logits (rows, vocab) on the GPU alone, to compare with the CPU sampler. Also returns
+// the positions that the GPU holds afterwards and the microseconds of one launch in a row of them.
+py::tuple py_gpu_sample(const Values& logits, const std::vector<StepRow*>& rows, int n_timed) {
+  const auto n = rows.size();
+  CHECK_THAT(logits.ndim() == 2 && logits.shape(0) == static_cast<py::ssize_t>(n) && n <= kMaxRows,
+             "logits must be (rows, vocab)");
+  const auto vocab = static_cast<int32_t>(logits.shape(1));
+  const std::vector<BatchRow> views = views_of(rows);
+  const Stream stream;
+  const DeviceBuffer<float> values(static_cast<size_t>(kMaxRows) * vocab);
+  const DeviceBuffer<int32_t> fed(2 * kMaxRows);
+  const DeviceBuffer<uint32_t> abort(1);
+  std::vector<int32_t> positions(kMaxRows);
+  for (size_t r = 0; r < n; ++r) positions[r] = views[r].position;
+  const auto bytes = static_cast<size_t>(logits.size()) * 4;
+  check_cuda(cudaMemcpy(values.data(), logits.data(), bytes, cudaMemcpyHostToDevice), "uploading");
+  check_cuda(
+      cudaMemcpy(fed.data() + kMaxRows, positions.data(), kMaxRows * 4, cudaMemcpyHostToDevice),
+      "uploading");
+  GpuSampler sampler(vocab, values.data(), fed.data(), fed.data() + kMaxRows, abort.data(),
+                     stream.get());
+  sampler.set_batch(views);
+  sampler.prepare(views);
+  check_cuda(sampler.launch(static_cast<int>(n)), "sampling");
+  check_cuda(cudaStreamSynchronize(stream.get()), "sampling");
+  std::vector<RowResult> results(n);
+  for (size_t r = 0; r < n; ++r) {
+    const GpuSampler::Answer answer = sampler.poll(static_cast<int>(r));
+    CHECK_THAT(answer.arrived, "row ", r, " has no answer");
+    results[r].token = answer.token;
+    results[r].status = answer.status == gpu::SampleStatus::kOk ? RowStatus::kOk : RowStatus::kNan;
+    sampler.read_logprobs(static_cast<int>(r), results[r]);
+  }
+  check_cuda(
+      cudaMemcpy(positions.data(), fed.data() + kMaxRows, kMaxRows * 4, cudaMemcpyDeviceToHost),
+      "reading positions");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < n_timed; ++i) check_cuda(sampler.launch(static_cast<int>(n)), "sampling");
+  check_cuda(cudaStreamSynchronize(stream.get()), "sampling");
+  const double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  return py::make_tuple(results, positions, n_timed > 0 ? us / n_timed : 0.0);
+}
+
 }  // namespace
 
 void bind_cuda(py::module_& m) {
   m.attr("HAS_CUDA") = true;
+  m.def("gpu_sample", &py_gpu_sample, "logits"_a, "rows"_a, "n_timed"_a = 0);
   py::class_<MegakernelBackend, StepBackend>(m, "MegakernelBackend")
       .def(py::init(&make_backend), py::keep_alive<1, 11>(), "model"_a, "layers"_a, "final_norm"_a,
            "lm_head"_a, "embed"_a, "schedules"_a, "max_pages"_a, "wait_limit_ms"_a = 10000,

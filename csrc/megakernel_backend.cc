@@ -2,7 +2,6 @@
 
 #if POINTCODE_CUDA
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numbers>
@@ -16,8 +15,6 @@ constexpr int kTagged = 8;      // bytes of one tagged payload
 constexpr size_t kAlign = 256;  // of every activation buffer
 constexpr uint32_t kTagLimit = 1u << 24;
 constexpr int kSpinsPerClock = 4096;
-
-int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
 
 int count_sms() {
   int device = 0, n = 0;
@@ -61,10 +58,6 @@ void pause_briefly() {
 #endif
 }
 
-bool has_penalties(const SamplingConfig& c) {
-  return c.repetition_penalty != 1.f || c.frequency_penalty != 0.f || c.presence_penalty != 0.f;
-}
-
 }  // namespace
 
 MegakernelBackend::MegakernelBackend(const ModelShape& model, MegakernelConfig config)
@@ -73,16 +66,9 @@ MegakernelBackend::MegakernelBackend(const ModelShape& model, MegakernelConfig c
       vocab_(model.vocab),
       host_pages_(static_cast<size_t>(2) * kMaxRows * std::max(config_.max_pages, 1)),
       host_tokens_(2 * kMaxRows),
-      host_masks_(static_cast<size_t>(kMaxRows) * mask_words(model.vocab)),
-      host_sample_rows_(kMaxRows),
-      host_results_(kMaxRows),
       mailbox_(1) {
   CHECK_THAT(model.n_layers == static_cast<int32_t>(config_.layers.size()), "weights of ",
              config_.layers.size(), " layers came for ", model.n_layers);
-  CHECK_THAT(vocab_ <= gpu::kMaxSampleVocab, "the vocabulary of ", vocab_, " exceeds ",
-             gpu::kMaxSampleVocab);
-  CHECK_THAT(pointcode_sample_params_size() == sizeof(gpu::SampleParams),
-             "sample.h differs between host and device");
   for (const LayerShape& layer : model.layers) group_used_[layer.sliding] = true;
   fill_model(model);
   upload_schedules();
@@ -167,15 +153,11 @@ void MegakernelBackend::allocate_activations() {
   pages_ = DeviceBuffer<int32_t>(host_pages_.size());
   tokens_ = DeviceBuffer<int32_t>(2 * rows);
   abort_ = DeviceBuffer<uint32_t>(1);
-  masks_ = DeviceBuffer<uint32_t>(host_masks_.size());
-  sample_rows_ = DeviceBuffer<gpu::SampleRow>(rows);
   p.logits = logits_.data(), p.page_table = pages_.data();
   p.tokens = tokens_.data(), p.positions = tokens_.data() + kMaxRows;
   p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
-  sample_.vocab = vocab_, sample_.logits = logits_.data(), sample_.rows = sample_rows_.data();
-  sample_.masks = masks_.data(), sample_.mask_words = mask_words(vocab_);
-  sample_.tokens = tokens_.data(), sample_.positions = tokens_.data() + kMaxRows;
-  sample_.abort_flag = abort_.data(), sample_.results = host_results_.data();
+  sampler_ = std::make_unique<GpuSampler>(vocab_, logits_.data(), tokens_.data(),
+                                          tokens_.data() + kMaxRows, abort_.data(), stream_.get());
   check_cuda(cudaDeviceSynchronize(), "setting up the megakernel");
 }
 
@@ -189,7 +171,7 @@ void MegakernelBackend::set_batch(const std::vector<BatchRow>& rows) {
   check_cuda(cudaStreamSynchronize(stream_.get()),
              "waiting for the last step");  // the staging memory is free now
   upload_pages(rows);
-  upload_sampling(rows);
+  sampler_->set_batch(rows);
   device_token_.fill(-1);  // the first step uploads tokens and positions
 }
 
@@ -224,57 +206,6 @@ void MegakernelBackend::upload_pages(const std::vector<BatchRow>& rows) {
              "uploading page tables");
 }
 
-void MegakernelBackend::upload_sampling(const std::vector<BatchRow>& rows) {
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const SamplingConfig& c = *rows[r].sampling;
-    gpu::SampleRow& row = host_sample_rows_[r];
-    row = {c.temperature,
-           c.top_p,
-           c.min_p,
-           c.repetition_penalty,
-           c.frequency_penalty,
-           c.presence_penalty,
-           c.top_k,
-           std::min(c.n_logprobs, gpu::kSampleLogprobs - 1),
-           !c.logit_bias.empty(),
-           has_penalties(c),
-           0,
-           0,
-           c.seed};
-    if (row.has_bias || row.has_penalties) upload_history(static_cast<int>(r), rows[r]);
-  }
-  check_cuda(
-      cudaMemcpyAsync(sample_rows_.data(), host_sample_rows_.data(),
-                      sizeof(gpu::SampleRow) * kMaxRows, cudaMemcpyHostToDevice, stream_.get()),
-      "uploading sampling parameters");
-}
-
-// Dense vectors of the vocabulary's size: rare requests have them, so they are made and copied at
-// leisure.
-void MegakernelBackend::upload_history(int row, const BatchRow& entry) {
-  const auto vocab = static_cast<size_t>(vocab_), at = vocab * static_cast<size_t>(row);
-  if (bias_.size() == 0) {
-    bias_ = DeviceBuffer<float>(vocab * kMaxRows);
-    counts_ = DeviceBuffer<int32_t>(vocab * kMaxRows);
-    sample_.bias = bias_.data(), sample_.counts = counts_.data();
-  }
-  scratch_bias_.assign(vocab, 0.f);
-  for (const auto& [token, value] : entry.sampling->logit_bias) {
-    if (token >= 0 && token < vocab_) scratch_bias_[static_cast<size_t>(token)] += value;
-  }
-  scratch_counts_.assign(vocab, 0);
-  if (entry.history != nullptr) {
-    for (const int32_t token : *entry.history) {
-      if (token >= 0 && token < vocab_) ++scratch_counts_[static_cast<size_t>(token)];
-    }
-  }
-  check_cuda(cudaMemcpy(bias_.data() + at, scratch_bias_.data(), vocab * 4, cudaMemcpyHostToDevice),
-             "uploading biases");
-  check_cuda(
-      cudaMemcpy(counts_.data() + at, scratch_counts_.data(), vocab * 4, cudaMemcpyHostToDevice),
-      "uploading counts");
-}
-
 // Tokens and positions, unless the device's own are what the caller wants.
 void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
   bool same = true;
@@ -289,26 +220,6 @@ void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
              "uploading tokens");
 }
 
-void MegakernelBackend::upload_masks(const std::vector<BatchRow>& rows) {
-  const auto words = static_cast<size_t>(sample_.mask_words);
-  bool changed = false;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const int32_t has_mask = rows[r].token_mask != nullptr;
-    changed = changed || host_sample_rows_[r].has_mask != has_mask;
-    host_sample_rows_[r].has_mask = has_mask;
-    if (!has_mask) continue;
-    std::copy_n(rows[r].token_mask, words, host_masks_.data() + r * words);
-    check_cuda(cudaMemcpyAsync(masks_.data() + r * words, host_masks_.data() + r * words, words * 4,
-                               cudaMemcpyHostToDevice, stream_.get()),
-               "uploading a mask");
-  }
-  if (!changed) return;
-  check_cuda(
-      cudaMemcpyAsync(sample_rows_.data(), host_sample_rows_.data(),
-                      sizeof(gpu::SampleRow) * kMaxRows, cudaMemcpyHostToDevice, stream_.get()),
-      "uploading sampling parameters");
-}
-
 // ------------------------------------------------------------------------------------------------
 // step
 void MegakernelBackend::step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) {
@@ -317,14 +228,13 @@ void MegakernelBackend::step(const std::vector<BatchRow>& rows, std::vector<RowR
   if (rows.empty()) return;
   check_rows(rows);
   feed(rows);
-  upload_masks(rows);
+  sampler_->prepare(rows);
   const int n = static_cast<int>(rows.size());
   launch(n);
   for (int r = 0; r < n; ++r) {
-    const uint64_t word = wait_for(r);
-    if (static_cast<gpu::SampleStatus>(word >> 32 & 3) == gpu::SampleStatus::kAborted)
-      report_abort(n);
-    take(r, word, rows[static_cast<size_t>(r)], results[static_cast<size_t>(r)]);
+    const GpuSampler::Answer answer = wait_for(r);
+    if (answer.status == gpu::SampleStatus::kAborted) report_abort(n);
+    take(r, answer, rows[static_cast<size_t>(r)], results[static_cast<size_t>(r)]);
   }
 }
 
@@ -343,27 +253,18 @@ void MegakernelBackend::launch(int n_rows) {
   params_.n_rows = n_rows;
   params_.n_splits = config_.schedules[index].n_splits;
   params_.tasks = lists_[index].tasks.data(), params_.offsets = lists_[index].offsets.data();
-  sample_.n_rows = n_rows;
-  stamp_ = (stamp_ + 1) & gpu::kStampMask;
-  sample_.stamp = stamp_;
   auto error = static_cast<cudaError_t>(pointcode_mk_step(&params_, n_sms_, stream_.get()));
-  if (error == cudaSuccess)
-    error = static_cast<cudaError_t>(pointcode_sample(&sample_, stream_.get()));
+  if (error == cudaSuccess) error = sampler_->launch(n_rows);
   if (error != cudaSuccess)
     fail_for_good(join_text("launching a decode step failed: ", cudaGetErrorString(error)));
 }
 
 // The row's answer to the last launch. Bounded: a fault or a hang of the GPU ends it with an error.
-uint64_t MegakernelBackend::wait_for(int row) {
-  const volatile uint64_t* word = &host_results_[static_cast<size_t>(row)].word;
+GpuSampler::Answer MegakernelBackend::wait_for(int row) {
   const auto begin = std::chrono::steady_clock::now();
   for (int spins = 1;; ++spins) {
-    const uint64_t seen = *word;
-    if (seen >> 34 == stamp_) {
-      std::atomic_thread_fence(
-          std::memory_order_acquire);  // log-probabilities were written before the word
-      return seen;
-    }
+    const GpuSampler::Answer answer = sampler_->poll(row);
+    if (answer.arrived) return answer;
     pause_briefly();
     if (spins % kSpinsPerClock != 0) continue;
     const cudaError_t state = cudaStreamQuery(stream_.get());
@@ -378,18 +279,13 @@ uint64_t MegakernelBackend::wait_for(int row) {
   }
 }
 
-void MegakernelBackend::take(int row, uint64_t word, const BatchRow& entry, RowResult& result) {
+void MegakernelBackend::take(int row, const GpuSampler::Answer& answer, const BatchRow& entry,
+                             RowResult& result) {
   const auto r = static_cast<size_t>(row);
-  const bool is_nan = static_cast<gpu::SampleStatus>(word >> 32 & 3) == gpu::SampleStatus::kNan;
-  result.status = is_nan ? RowStatus::kNan : RowStatus::kOk;
-  result.token = static_cast<int32_t>(word & 0xffffffffu);
-  result.logprobs.clear();
-  device_token_[r] = result.token;
+  result.status = answer.status == gpu::SampleStatus::kNan ? RowStatus::kNan : RowStatus::kOk;
+  result.token = device_token_[r] = answer.token;
   device_position_[r] = entry.position + 1;
-  if (is_nan || host_sample_rows_[r].n_logprobs == 0) return;
-  const gpu::SampleResult& answer = host_results_[r];
-  for (int i = 0; i < answer.n_logprobs; ++i)
-    result.logprobs.emplace_back(answer.ids[i], answer.values[i]);
+  sampler_->read_logprobs(row, result);
 }
 
 void MegakernelBackend::report_abort(int n_rows) {

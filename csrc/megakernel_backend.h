@@ -3,13 +3,14 @@
 
 #if POINTCODE_CUDA
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device_buffer.h"
+#include "gpu_sampler.h"
 #include "mk_params.h"
 #include "model_shape.h"
-#include "sample.h"
 #include "step_backend.h"
 
 namespace pointcode {
@@ -72,43 +73,33 @@ class MegakernelBackend final : public StepBackend {
   void upload_schedules();
   void allocate_activations();
   void upload_pages(const std::vector<BatchRow>& rows);
-  void upload_sampling(const std::vector<BatchRow>& rows);
-  void upload_history(int row, const BatchRow& entry);
   void feed(const std::vector<BatchRow>& rows);
-  void upload_masks(const std::vector<BatchRow>& rows);
   void check_rows(const std::vector<BatchRow>& rows) const;
   void launch(int n_rows);
   void advance_tag();
-  uint64_t wait_for(int row);
+  GpuSampler::Answer wait_for(int row);
   [[noreturn]] void report_abort(int n_rows);
   [[noreturn]] void fail_for_good(const std::string& message);
-  void take(int row, uint64_t word, const BatchRow& entry, RowResult& result);
+  void take(int row, const GpuSampler::Answer& answer, const BatchRow& entry, RowResult& result);
 
   MegakernelConfig config_;
   int n_sms_ = 0;
   int32_t vocab_ = 0, max_splits_ = 1;
   std::array<bool, 2> group_used_{};
   mk::Params params_{};
-  gpu::SampleParams sample_{};
-  uint32_t stamp_ = 0;
   std::string failure_;  // not empty: rebuild the backend
 
   Stream stream_;
   DeviceBuffer<mk::Layer> layers_;
   std::vector<Lists> lists_;
   DeviceBuffer<uint8_t> activations_;  // all tagged buffers
-  DeviceBuffer<float> logits_, bias_;
-  DeviceBuffer<int32_t> pages_, tokens_, counts_;  // tokens_: (2, 8) tokens, positions
-  DeviceBuffer<uint32_t> abort_, masks_;
-  DeviceBuffer<gpu::SampleRow> sample_rows_;
+  DeviceBuffer<float> logits_;
+  DeviceBuffer<int32_t> pages_, tokens_;  // tokens_: (2, 8) tokens, positions
+  DeviceBuffer<uint32_t> abort_;
+  std::unique_ptr<GpuSampler> sampler_;
   PinnedBuffer<int32_t> host_pages_, host_tokens_;
-  PinnedBuffer<uint32_t> host_masks_;
-  PinnedBuffer<gpu::SampleRow> host_sample_rows_;
-  PinnedBuffer<gpu::SampleResult> host_results_;
   PinnedBuffer<mk::Mailbox> mailbox_;
   std::array<int32_t, kMaxRows> device_token_{}, device_position_{};  // what the device holds
-  std::vector<int32_t> scratch_counts_;
-  std::vector<float> scratch_bias_;
 };
 
 }  // namespace pointcode

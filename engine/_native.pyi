@@ -1,6 +1,6 @@
 """Types of the native extension (csrc/bindings*.cc)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum, IntFlag
 
 import numpy as np
@@ -365,9 +365,31 @@ class CpuBackend(StepBackend):
     def buffer(self, name: str) -> np.ndarray:
         """The named activation buffer of docs/tasks.md over the backend's memory, laid out for 8 rows."""
 
+class LogitsBackend(StepBackend):
+    """Samples from logits that `forward(tokens, positions, pages)` computes on the decode thread, under the GIL.
+
+    tokens, positions: (rows,) int32. pages: a (full, sliding) pair of (n,) int32 tables per row when the batch changed,
+    else None. Returns (rows, vocab) fp32, C-contiguous. An exception fails the backend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        vocab: int,
+        forward: Callable[
+            [NDArray[np.int32], NDArray[np.int32], list[tuple[NDArray[np.int32], NDArray[np.int32]]] | None],
+            NDArray[np.float32],
+        ],
+    ) -> None: ...
+
 # ------------------------------------------------------------------ CUDA
 HAS_CUDA: bool
 """Whether this build holds the megakernel; without it MegakernelBackend does not exist."""
+
+def gpu_sample(
+    logits: NDArray[np.float32], rows: Sequence[StepRow], n_timed: int = 0
+) -> tuple[list[RowResult], list[int], float]:
+    """The GPU sampler alone on (rows, vocab) logits: results, the 8 positions afterwards, microseconds a launch."""
 
 class MegakernelBackend(StepBackend):
     """Runs decode steps on the current CUDA device (csrc/megakernel_backend.h). Failures are RuntimeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _native
 from .constrain import GrammarFactory
+from .control import ControlLimits, Prefill
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
@@ -36,31 +37,59 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     config = files.config
     n_threads = options.n_threads or len(os.sched_getaffinity(0))
     context_tokens = min(config.max_positions, options.context_tokens or config.max_positions)
-    geometry = kv_geometry(config)
-    budget = options.kv_bytes or _default_kv_bytes(geometry, context_tokens)
-    kv = KvCache(geometry, *geometry.page_counts(budget, options.limits.max_rows, options.limits.chunk_tokens))
-    keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
-    identity = model_identity(files.path, config)
+    backend = _choose_backend(config, options.backend)
+    parts = _cpu_parts if backend == "cpu" else _gpu_parts
+    identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
-    if options.backend not in ("auto", "cpu"):
-        raise BackendError(f"the backend {options.backend!r} is not available here; use auto or cpu")
-    schedules = cpu_schedules(config, n_threads)
+    kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)
     return EngineParts(
         name=name,
         vocab=config.vocab,
         context_tokens=context_tokens,
         n_threads=n_threads,
         kv=kv,
-        prefill=HybridPrefill(
-            TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
-            NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
-        ),
-        make_backend=lambda: cpu_backend(files.weights, kv, schedules),
+        prefill=prefill,
+        make_backend=make_backend,
         grammars=_grammars(files),
         store=store,
         salt=identity.encode(),
-        limits=options.limits,
+        limits=limits,
     )
+
+
+_Core = tuple[KvCache, Prefill, Callable[[], _native.StepBackend], ControlLimits]
+
+
+def _cpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n_threads: int, backend: str) -> _Core:
+    del backend
+    geometry = kv_geometry(files.config)
+    budget = options.kv_bytes or _default_kv_bytes(geometry, context_tokens)
+    kv = KvCache(geometry, *geometry.page_counts(budget, options.limits.max_rows, options.limits.chunk_tokens))
+    keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
+    schedules = cpu_schedules(files.config, n_threads)
+    prefill = HybridPrefill(
+        TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
+        NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
+    )
+    return kv, prefill, lambda: cpu_backend(files.weights, kv, schedules), options.limits
+
+
+def _gpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n_threads: int, backend: str) -> _Core:
+    from .cuda.assembly import gpu_parts
+
+    del n_threads
+    parts = gpu_parts(files.weights, options, context_tokens, backend)
+    return parts.kv, parts.prefill, parts.make_backend, parts.limits
+
+
+def _choose_backend(config: ModelConfig, wanted: str) -> str:
+    if wanted == "cpu":
+        return wanted
+    if wanted not in ("auto", "megakernel", "torch"):
+        raise BackendError(f"the backend {wanted!r} is not known; use auto, megakernel, torch or cpu")
+    from .cuda.assembly import choose_backend
+
+    return choose_backend(config, wanted)
 
 
 def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object]]:

@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -200,7 +200,7 @@ def _n_sms() -> int:
 
 
 @contextmanager
-def _freed() -> Iterator[None]:
+def _freed() -> Generator[None]:
     """Gives the memory of what was made inside back to the card."""
     yield
     gc.collect()

@@ -1,0 +1,119 @@
+"""From a model's weights to what decodes and prefills it on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .. import _native
+from ..control import ControlLimits, Prefill
+from ..errors import BackendError
+from ..kv_cache import GROUPS, PAGE_TOKENS, KvCache, KvGeometry
+from ..models.config import ModelConfig
+from ..parts import EngineOptions
+from ..plans import kv_geometry
+from ..weights import ModelWeights
+from .backend import MAX_ROWS, megakernel_backend, megakernel_problem, megakernel_schedules
+from .device_weights import DeviceModel, require_supported
+from .loader import load_model
+from .memory import plan_memory
+from .pages import FRAGMENT_PAGES, PLAIN_PAGES
+from .prefill import GpuPrefill
+
+CHUNK_TOKENS = 4096  # a prefill chunk: unpacking the weights costs little beside it, and it ends in about 0.2 s
+_LOG = logging.getLogger(__name__)
+Pages = list[tuple[NDArray[np.int32], NDArray[np.int32]]]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """What the engine takes over."""
+
+    kv: KvCache
+    prefill: Prefill
+    make_backend: Callable[[], _native.StepBackend]
+    limits: ControlLimits
+
+
+def choose_backend(config: ModelConfig, wanted: str) -> str:
+    """`auto` becomes the best backend that can run here; raises BackendError when the wanted one cannot."""
+    if wanted in ("auto", "megakernel"):
+        problem = megakernel_problem(config)
+        if problem is None:
+            return "megakernel"
+        if wanted == "megakernel":
+            raise BackendError(f"the megakernel backend cannot run here: {problem}")
+    if wanted in ("auto", "torch"):
+        problem = torch_problem(config)
+        if problem is None:
+            return "torch"
+        if wanted == "torch":
+            raise BackendError(f"the torch backend cannot run here: {problem}")
+    return "cpu"
+
+
+def torch_problem(config: ModelConfig) -> str | None:
+    """Why the torch backend cannot run this model here, or None."""
+    if not torch.cuda.is_available():
+        return "no CUDA device answers"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    try:
+        require_supported(config)
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def gpu_parts(weights: ModelWeights, options: EngineOptions, context_tokens: int, backend: str) -> GpuParts:
+    """Loads the weights and allocates the cache; raises BackendError when they do not fit."""
+    config, device = weights.config, torch.device("cuda", 0)
+    packed = backend == "megakernel"
+    limits = options.limits
+    if limits.chunk_tokens == ControlLimits().chunk_tokens:
+        limits = replace(limits, chunk_tokens=CHUNK_TOKENS)
+    geometry = kv_geometry(config, 2)
+    free_bytes = torch.cuda.mem_get_info(device)[0]
+    kv_bytes = options.kv_bytes or _most_kv_bytes(geometry, context_tokens, limits)
+    plan = plan_memory(config, geometry, free_bytes, chunk_tokens=limits.chunk_tokens, kv_limit_bytes=kv_bytes)
+    _LOG.info("GPU memory: %s", plan.describe())
+    model, report = load_model(weights, device, packed=packed)
+    _LOG.info("loaded %.1f GB at %.2f GB/s", report.n_bytes / 1e9, report.gb_per_s)
+    kv = KvCache(geometry, plan.n_full_pages, plan.n_sliding_pages, device)
+    prefill = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES)
+    if not packed:
+        return GpuParts(kv, prefill, lambda: torch_backend(model, kv, context_tokens), limits)
+    n_sms = torch.cuda.get_device_properties(device).multi_processor_count
+    schedules = megakernel_schedules(config, n_sms)
+    return GpuParts(kv, prefill, lambda: megakernel_backend(model, kv, schedules, context_tokens), limits)
+
+
+def torch_backend(model: DeviceModel, kv: KvCache, context_tokens: int) -> _native.LogitsBackend:
+    """The one-kernel-per-operation backend for the decode service."""
+    from .torch_backend import TorchDecoder
+
+    decoder = TorchDecoder(model, kv, context_tokens)
+
+    def forward(tokens: NDArray[np.int32], positions: NDArray[np.int32], pages: Pages | None) -> NDArray[np.float32]:
+        n = len(tokens)
+        if pages is not None:
+            for row, tables in enumerate(pages):
+                for group, table in zip(GROUPS, tables, strict=True):
+                    decoder.tables[group, row, : len(table)] = torch.from_numpy(table).to(model.device)
+        decoder.tokens[:n] = torch.from_numpy(tokens).to(model.device)
+        decoder.positions[:n] = torch.from_numpy(positions).to(model.device)
+        return decoder.step(n).cpu().numpy()
+
+    return _native.LogitsBackend("torch", model.config.vocab, forward)
+
+
+def _most_kv_bytes(geometry: KvGeometry, context_tokens: int, limits: ControlLimits) -> int:
+    """What a full batch of the longest sequences can use, and one of them more for the prefix cache."""
+    token_bytes = sum(geometry.page_bytes(group) for group in GROUPS) // PAGE_TOKENS
+    return (min(limits.max_rows, MAX_ROWS) + 1) * (context_tokens + limits.chunk_tokens) * token_bytes

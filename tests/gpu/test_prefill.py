@@ -1,0 +1,117 @@
+"""Prefill, loading and the torch decoder on the GPU against their CPU twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pointcode_local.engine.cuda import attention, moe, ops, packing
+from pointcode_local.engine.cuda.device_weights import Scratch
+from pointcode_local.engine.cuda.loader import load_model
+from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES
+from pointcode_local.engine.cuda.prefill import GpuPrefill
+from pointcode_local.engine.kv_cache import GROUPS, KvCache, SequencePages
+from pointcode_local.engine.models.reference import TorchModel, full_logits
+from pointcode_local.engine.plans import kv_geometry
+from pointcode_local.engine.weights import ModelWeights
+
+from .support import needs_gpu, prompt_of, tiny_weights
+
+pytestmark = needs_gpu
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
+    return tiny_weights(tmp_path_factory.mktemp("tiny"), sliding_window=70)
+
+
+def close(ours: torch.Tensor, wanted: torch.Tensor, relative: float = 1e-2) -> bool:
+    ours, wanted = ours.cpu().float(), wanted.cpu().float()
+    return float((ours - wanted).norm()) <= relative * float(wanted.norm())
+
+
+def test_a_load_to_the_gpu_equals_one_to_the_cpu(weights: ModelWeights) -> None:
+    ours, theirs = load_model(weights, GPU)[0], load_model(weights, CPU)[0]
+    for a, b in zip(ours.layers, theirs.layers, strict=True):
+        for x, y in zip(a.matrices(), b.matrices(), strict=True):
+            assert torch.equal(x.data.cpu(), y.data)
+            assert torch.equal(x.dense(Scratch(GPU)).cpu(), y.dense(Scratch(CPU)))
+
+
+@pytest.mark.parametrize(("rows", "k", "count"), [(1536, 2048, 3), (2048, 768, 3), (2048, 4096, 1), (128, 64, 1)])
+def test_unpacking_on_the_gpu_inverts_packing(rows: int, k: int, count: int) -> None:
+    bank = torch.randn(count, rows, k, device=GPU).bfloat16()
+    packed = torch.cat([packing.pack_matrix(matrix) for matrix in bank])
+    assert torch.equal(packing.unpack(packed, rows, k), bank)
+
+
+def test_the_kernels_of_a_chunk_equal_their_torch_twins() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(33, 2048), torch.rand(2048) + 0.5
+    assert close(ops.rms_norm(x.to(GPU), weight.to(GPU), 1e-6), ops.rms_norm(x, weight, 1e-6))
+    qkv, angles = torch.randn(33, 40 * 128).bfloat16(), torch.randn(33, 64)
+    rotation = angles.cos(), angles.sin()
+    on_gpu = tuple(t.to(GPU) for t in rotation)
+    for rotate_cpu, rotate_gpu in ((None, None), (rotation, on_gpu)):
+        wanted = ops.split_qkv(qkv, rotate_cpu, 32, 4)
+        for a, b in zip(ops.split_qkv(qkv.to(GPU), rotate_gpu, 32, 4), wanted, strict=True):
+            assert close(a, b)
+    wide, scale = torch.randn(33, 1536).bfloat16(), torch.rand(33)
+    assert close(ops.silu_up(wide.to(GPU), scale.to(GPU)), ops.silu_up(wide, scale))
+    parts, places = torch.randn(33 * 8, 2048).bfloat16(), torch.randperm(33 * 8).view(33, 8)
+    added, attn = x.to(GPU), torch.randn(33, 2048).bfloat16()
+    ops.add_parts(added, attn.to(GPU), parts.to(GPU), places.to(GPU))
+    ops.add_parts(x, attn, parts, places)
+    assert close(added, x, 1e-5)
+
+
+def test_flash_attention_with_a_window_works_here() -> None:
+    assert attention.flash_works(torch.device("cuda", 0), 128)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(n, h, 128, device=GPU).bfloat16() for n, h in ((700, 32), (6000, 4), (6000, 4)))
+    for window in (0, 4096):
+        ours = attention.attend(q, k, v, window=window, scale=128**-0.5)
+        assert close(ours, attention.attend_in_blocks(q, k, v, window=window, scale=128**-0.5))
+
+
+def test_grouped_products_equal_a_loop_even_with_idle_experts() -> None:
+    torch.manual_seed(0)
+    x, bank = torch.randn(300, 256).bfloat16(), torch.randn(8, 512, 256).bfloat16()
+    ends = torch.tensor([0, 5, 5, 90, 91, 200, 300, 300], dtype=torch.int32)
+    assert close(moe.grouped_linear(x.to(GPU), bank.to(GPU), ends.to(GPU)), moe.grouped_linear(x, bank, ends))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_prefill_logits_agree_with_the_fp32_reference(weights: ModelWeights, packed: bool) -> None:
+    prompt = prompt_of(200, seed=1)
+    model, _ = load_model(weights, GPU, packed=packed)
+    pages = SequencePages(KvCache(kv_geometry(weights.config, 2), 9, 9, GPU))
+    pages.grow(len(prompt))
+    ours = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES).forward_logits(prompt, pages, n_last=20)
+    assert close(ours, full_logits(TorchModel(weights, use_native=False), prompt)[-20:], 0.05)
+
+
+@pytest.mark.parametrize("length", [1, 64, 65, 150])
+def test_the_torch_decoder_agrees_with_the_fp32_reference(weights: ModelWeights, length: int) -> None:
+    from pointcode_local.engine.cuda.torch_backend import TorchDecoder
+
+    prompt = prompt_of(length, seed=length)
+    model, _ = load_model(weights, GPU, packed=False)
+    kv = KvCache(kv_geometry(weights.config, 2), 9, 9, GPU)
+    pages = SequencePages(kv)
+    pages.grow(length + 2)
+    if length > 1:
+        GpuPrefill(model, PLAIN_PAGES)(prompt, 0, length - 1, pages, lambda: None)
+    decoder = TorchDecoder(model, kv, 512)
+    for row in range(3):  # the same sequence three times: rows must not disturb each other
+        for group in GROUPS:
+            table = np.asarray(pages.tables[group], np.int32)
+            decoder.tables[group, row, : len(table)] = torch.from_numpy(table).to(GPU)
+        decoder.tokens[row], decoder.positions[row] = prompt[-1], length - 1
+    wanted = full_logits(TorchModel(weights, use_native=False), prompt)[-1]
+    for _ in range(2):  # captured, then replayed
+        logits = decoder.step(3)
+        for row in range(3):
+            assert close(logits[row], wanted, 0.05)
