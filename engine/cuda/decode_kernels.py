@@ -69,8 +69,9 @@ def _rope_write_kernel(
     source = qkv + ((row * GROUPS + group) * (HEADS + 2) + head) * DIMS
     a = tl.load(source + 2 * at).to(tl.float32)
     b = tl.load(source + 2 * at + 1).to(tl.float32)
-    if ROPE and head <= HEADS:
+    if ROPE:
         angle = position.to(tl.float32) * tl.load(frequencies + at)
+        angle = tl.where(head <= HEADS, angle, 0.0)  # values are not turned
         c = tl.cos(angle)
         s = tl.sin(angle)
         rotated = a * c - b * s

@@ -68,7 +68,7 @@ def _split_qkv_kernel(
     if ROPE:
         c = tl.load(cos + token * HALF + at)
         s = tl.load(sin + token * HALF + at)
-    for head in range(HEADS + 2):
+    for head in tl.static_range(HEADS + 2):
         a = tl.load(source + head * DIMS + 2 * at).to(tl.float32)
         b = tl.load(source + head * DIMS + 2 * at + 1).to(tl.float32)
         if ROPE and head <= HEADS:
