@@ -15,7 +15,7 @@ from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.parts import EngineOptions, EngineParts
 from pointcode_local.engine.types import Request, StreamFinished, TokenEvent, TokensDecoded
 
-OPTIONS = EngineOptions(n_threads=1, kv_bytes=12 << 20, limits=ControlLimits(chunk_tokens=64))
+OPTIONS = EngineOptions(backend="cpu", n_threads=1, kv_bytes=12 << 20, limits=ControlLimits(chunk_tokens=64))
 
 
 def prompt(seed: int, n: int) -> tuple[int, ...]:
