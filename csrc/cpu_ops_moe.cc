@@ -73,15 +73,11 @@ void upgate_claimed(const StepContext& c, const TaskDescriptor& task, WorkerScra
   }
 }
 
-void upgate_sliced(const StepContext& c, const TaskDescriptor& task, WorkerScratch& scratch) {
+// Items [item, end) of union x tiles; `rows` is the normed input (R, D).
+void upgate_items(const StepContext& c, const TaskDescriptor& task, const Route& route,
+                  const float* rows, int item, int end, WorkerScratch& scratch) {
   const ModelShape& model = *c.model;
-  const Route& route = task_route(c, task, scratch);
-  const float* rows = task_input(
-      c, task, model.parallel_block ? WeightKind::kNormAttn : WeightKind::kNormFfn, scratch);
   const int tiles = model.layers[static_cast<size_t>(task.layer)].intermediate / kUnits;
-  const int64_t items = static_cast<int64_t>(route.n_union) * tiles;
-  int item = static_cast<int>(items * task.slice_lo / 65536);
-  const int end = static_cast<int>(items * task.slice_hi / 65536);
   std::vector<float>& x = scratch.gathered;
   while (item < end) {
     const int u = item / tiles, tile = item % tiles;
@@ -91,14 +87,30 @@ void upgate_sliced(const StepContext& c, const TaskDescriptor& task, WorkerScrat
     x.resize(static_cast<size_t>(n * model.hidden));
     scratch.packs.forget();
     for (int i = 0; i < n; ++i) {
-      const float* row =
-          rows +
-          static_cast<int64_t>(route.pair_row[static_cast<size_t>(first + i)]) * model.hidden;
-      std::copy(row, row + model.hidden, x.data() + static_cast<ptrdiff_t>(i) * model.hidden);
+      const auto row = static_cast<int64_t>(route.pair_row[static_cast<size_t>(first + i)]);
+      std::copy_n(rows + row * model.hidden, model.hidden,
+                  x.data() + static_cast<ptrdiff_t>(i) * model.hidden);
     }
     upgate_expert(c, task.layer, route, u, tile * kUnits, n_tiles * kUnits, x.data(), scratch);
     item += n_tiles;
   }
+}
+
+// The task's slice, then claims of one item each.
+void upgate_sliced(const StepContext& c, const TaskDescriptor& task, WorkerScratch& scratch) {
+  const ModelShape& model = *c.model;
+  const Route& route = task_route(c, task, scratch);
+  const float* rows = task_input(
+      c, task, model.parallel_block ? WeightKind::kNormAttn : WeightKind::kNormFfn, scratch);
+  const int tiles = model.layers[static_cast<size_t>(task.layer)].intermediate / kUnits;
+  const int64_t items = static_cast<int64_t>(route.n_union) * tiles;
+  const auto border = [&](int32_t part) { return static_cast<int>(items * part / 65536); };
+  upgate_items(c, task, route, rows, border(task.slice_lo), border(task.slice_hi), scratch);
+  if (task.queue == kNone) return;
+  auto& queue = c.queues[task.queue].value;  // relaxed as in upgate_claimed
+  const int64_t begin = border(task.claim_begin);
+  for (int64_t item; (item = begin + queue.fetch_add(1, std::memory_order_relaxed)) < items;)
+    upgate_items(c, task, route, rows, static_cast<int>(item), static_cast<int>(item) + 1, scratch);
 }
 
 // Rows [begin, begin + n) of the down projection of the u-th expert for all its pairs; returns

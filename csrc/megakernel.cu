@@ -12,7 +12,7 @@
 namespace pointcode::mk {
 namespace {
 
-constexpr int kHelperRegisters = 232, kConsumerRegisters = 128;
+constexpr int kHelperRegisters = 200, kConsumerRegisters = 152;
 
 template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
@@ -57,6 +57,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
   const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x], n = p.offsets[blockIdx.x + 1] - begin;
   if (threadIdx.x == 0) init_barriers(s);
   rope_table(s, p);
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i < p.n_queues; i += kThreads) p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
   for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads) (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
   for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads) (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   __syncthreads();

@@ -20,10 +20,8 @@ namespace pointcode::mk {
 
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
-#ifndef POINTCODE_MK_INFLIGHT
-#define POINTCODE_MK_INFLIGHT 3
-#endif
-constexpr int kInFlight = POINTCODE_MK_INFLIGHT;  // more than saturates HBM only makes small loads queue behind it
+
+constexpr int32_t kNoItem = -1;
 
 enum Warp : int { kController = 0, kProducer = 1, kStorer = 2, kCombiner = 3, kFirstConsumer = 4 };
 
@@ -42,15 +40,18 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kActBytes = NB * 512 > 1536 ? NB * 512 : 1536;  // per warp: normed input, or staged activations
+  static constexpr int kFetch = NB >= 4 ? 12 : 6;  // 16-byte pieces of activations that a consumer lane loads at once
+  static constexpr int kActBytes = NB * 512 > kFetch * 256 ? NB * 512 : kFetch * 256;  // per warp: normed or fetched input
   alignas(16) uint8_t act[kConsumers][kActBytes];
   float red[kRedSlots][kConsumers][16][NB];
+  int32_t red_item[kRedSlots];  // gate/up: the unit's item
   alignas(16) __nv_bfloat16 q[kMaxGroup][kMaxHeadDim + 8];
   __nv_bfloat16 prob[kMaxGroup][136];
   float score[kMaxGroup][132];
   float correction[kMaxGroup];
   float square_sum[2][NB][kConsumers];
-  float2 rope[NB][kMaxHeadDim / 2];
+  alignas(16) float2 rope[NB][kMaxHeadDim / 2];
+  float logits[NB][kMaxExperts];  // the router's, while the producer makes the route
   float owned[4][NB][16];  // this SM's residual tiles
   Route route[2];
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
@@ -60,13 +61,19 @@ struct Fixed {  // everything in shared memory but the ring
 
 template <int NB>
 struct Smem {
-  static constexpr int kStages = (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 16);
+  static constexpr int kStages = (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
   static_assert(kStages >= 8);
   alignas(1024) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
+  int32_t item[kStages];  // with the first stage of a gate/up tile: its item, or kNoItem at the end of the task
 };
 static_assert(sizeof(Smem<1>) <= kMaxSmem && sizeof(Smem<8>) <= kMaxSmem);
+
+// First and past-last item of a SLICED task, and where claiming begins.
+struct Slice {
+  int first, last, claim, items;
+};
 
 // The block's shared memory. Found through the symbol each time, so that the compiler sees shared-space addresses.
 template <int NB>

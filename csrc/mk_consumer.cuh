@@ -39,7 +39,7 @@ struct Consumer {
     mbar_wait(p, &f().warp_sync, syncs++ & 1, ordinal, WaitKind::kWarpSync);
   }
   // Hands this warp's partial 16 x 8 tile to the storer.
-  __device__ __forceinline__ void give(const float (&c)[2][4]) {
+  __device__ __forceinline__ void give(const float (&c)[2][4], int item) {
     constexpr int kSlots = Fixed<NB>::kRedSlots;
     const int b = units % kSlots;
     if (units >= kSlots) mbar_wait(p, &f().red_empty[b], ((units / kSlots) - 1) & 1, ordinal, WaitKind::kReduceEmpty);
@@ -50,6 +50,7 @@ struct Consumer {
       *reinterpret_cast<float2*>(&out[g][2 * t]) = {c[0][0] + c[1][0], c[0][1] + c[1][1]};
       *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {c[0][2] + c[1][2], c[0][3] + c[1][3]};
     }
+    if (w == 0 && lane == 0) f().red_item[b] = item;
     __syncwarp();
     if (lane == 0) mbar_arrive(&f().red_full[b]);
     units++;
@@ -72,7 +73,7 @@ struct Consumer {
   }
 
   // Where payload pair `j` (pairs of k-tile j / 8) of block row `row` lies in `act`.
-  __device__ __forceinline__ uint8_t* act_word(int j, int n, int row) {
+  __device__ __forceinline__ uint8_t* act_word(int j, int n, int row) const {
     const int pair = j & 7;
     return f().act[w] + ((j >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2) * 4;
   }
@@ -124,92 +125,140 @@ struct Consumer {
     normed_layer = layer;
   }
 
-  // Copies tagged bf16 activations of width k into `act`: `n` block rows of `n_stages` stages. Block row b is payload row
-  // `rows[b]`, or b itself. Pieces are 16 bytes (two pairs); those in the padding of k are zero.
-  __device__ __forceinline__ void fetch(uint32_t tag, const uint8_t* base, int k, int k_tiles, const uint8_t* rows, int n, int first_stage, int n_stages) {
-    constexpr int kAtOnce = 6;
-    const int per_stage = k_tiles * 4, per_row = n_stages * per_stage, total = n * per_row;
-    const int by_stage = (1 << 20) / per_stage + 1, by_row = (1 << 20) / per_row + 1;  // exact for pieces < 1024
+  // A batch of activations: `n` block rows of `n_stages` stages, copied into `act` at once. Block row b is payload row
+  // `rows[b]`, or b itself. Pieces are 16 bytes (two pairs); at most kAtOnce per lane.
+  static constexpr int kAtOnce = Fixed<NB>::kFetch;
+  struct Batch {
+    const uint8_t* base;
+    const uint8_t* rows;
+    int k, per_stage, n, first_stage, n_stages;
+  };
+  struct Piece {
+    int word;       // byte offset in `act`, or -1
+    uint32_t from;  // byte offset in global memory, or kNowhere in the padding of k
+  };
+  __device__ __forceinline__ Piece piece_of(const Batch& b, int i) const {
+    const int per_row = b.n_stages * b.per_stage, piece = lane + 32 * i;
+    const int row = piece * ((1 << 20) / per_row + 1) >> 20, in_row = piece - row * per_row;  // exact for pieces < 1024
+    const int st = in_row * ((1 << 20) / b.per_stage + 1) >> 20, off = in_row - st * b.per_stage;
+    const int pair = (((b.first_stage + st) * kConsumers + w) * b.per_stage + off) * 2;
+    if (row >= b.n) return {-1, kNowhere};
+    const uint32_t from = ((b.rows ? b.rows[row] : row) * (b.k / 2) + pair) * 8;
+    return {static_cast<int>(act_word(in_row * 2, b.n, row) - f().act[w]), pair * 2 < b.k ? from : kNowhere};
+  }
+  // Starts the loads of a batch; `settle` finishes them. In between the warp works on the batch before.
+  __device__ __forceinline__ void start(const Batch& b, uint32_t tag, uint4 (&x)[kAtOnce]) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      const Piece piece = piece_of(b, i);
+      x[i] = {0, tag, 0, tag};
+      if (piece.from != kNowhere) x[i] = load_volatile(b.base + piece.from);
+    }
+  }
+  __device__ __forceinline__ void settle(const Batch& b, uint32_t tag, uint4 (&x)[kAtOnce]) const {
 #pragma unroll 1
-    for (int start = lane; start < total; start += 32 * kAtOnce) {
-      uint4 x[kAtOnce];
-      uint32_t from[kAtOnce];
-      int word[kAtOnce];
+    for (uint32_t n = 1;; n++) {
+      bool ok = true;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; i++) {
-        const int piece = start + 32 * i, row = piece * by_row >> 20, in_row = piece - row * per_row;
-        const int st = in_row * by_stage >> 20, off = in_row - st * per_stage;
-        const int pair = (((first_stage + st) * kConsumers + w) * per_stage + off) * 2;
-        from[i] = kNowhere;
-        word[i] = piece < total ? static_cast<int>(act_word(in_row * 2, n, row) - f().act[w]) : -1;
-        if (piece < total && pair * 2 < k) from[i] = ((rows ? rows[row] : row) * (k / 2) + pair) * 8;
-      }
-      gather<kAtOnce>(p, ordinal, tag, base, x, from);
+      for (int i = 0; i < kAtOnce; i++) ok &= tagged(x[i], tag);
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
+      start(b, tag, x);
+    }
+    __syncwarp();  // everybody is done with the batch before
 #pragma unroll
-      for (int i = 0; i < kAtOnce; i++) {
-        if (word[i] < 0) continue;
-        *reinterpret_cast<uint32_t*>(f().act[w] + word[i]) = x[i].x;
-        *reinterpret_cast<uint32_t*>(f().act[w] + word[i] + 8) = x[i].z;  // the next pair: t + 1
-      }
+    for (int i = 0; i < kAtOnce; i++) {
+      const Piece piece = piece_of(b, i);
+      if (piece.word < 0) continue;
+      *reinterpret_cast<uint32_t*>(f().act[w] + piece.word) = x[i].x;
+      *reinterpret_cast<uint32_t*>(f().act[w] + piece.word + 8) = x[i].z;  // the next pair: t + 1
     }
     __syncwarp();
   }
 
-  // Every GEMM: tiles of 16 output rows, each summed over "parts". Normed input: one part that already lies in `act`.
-  // Activations per batch row: parts are chunks of stages. Experts (down): parts are the experts of the union in
-  // ascending order, as many as fit fetched at once.
-  __device__ __forceinline__ void gemm(const TaskDescriptor& d, const Layer& layer) {
+  // GEMMs of the normed residual, which lies in `act`: tiles of 16 output rows. Gate/up tiles of experts come as items.
+  __device__ __forceinline__ void normed_gemm(const TaskDescriptor& d) {
+    const PackPlan plan = PackPlan::of(p.hidden);
+    const bool claimed = d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain);
+    const uint8_t* x = f().act[w] + t * 8 + g * kRowBytes;
+#pragma unroll 1
+    for (int i = 0; claimed || i < d.tile_count; i++) {
+      float c[2][4] = {};
+      int item = kNoItem;
+      if (claimed) {
+        stage(pos);
+        item = smem<NB>().item[pos.slot];
+        if (item == kNoItem) {
+          release(pos);
+          pos.next();
+          give(c, kNoItem);
+          return;
+        }
+      }
+#pragma unroll 1
+      for (int j = 0; j < plan.stages; j++)
+        mma_stage(x + j * plan.tiles_per_warp * NB * kRowBytes, NB * kRowBytes, g < NB, plan.tiles_per_warp, c);
+      give(c, item);
+    }
+  }
+
+  // GEMMs of activations per batch row (attention output, dense hidden) and of experts' hidden units (down). A tile is a
+  // sum over parts: stages of the matrix, or the experts of the union in ascending order. Parts are fetched in batches.
+  __device__ __forceinline__ Batch batch_at(const Batch& shape, bool experts, const Route& route, int n_parts, int stages, int& part) const {
+    Batch b = shape;
+    const int fits = kAtOnce * 32 / b.per_stage;  // block rows x stages
+    if (experts) {
+      b.rows = route.pair + route.entry[part].begin, b.n = 0, b.n_stages = stages;
+      while (part < n_parts && (b.n + __popc(route.entry[part].rows)) * stages <= fits) b.n += __popc(route.entry[part++].rows);
+    } else {
+      b.n = p.n_rows, b.first_stage = part, b.n_stages = min(n_parts - part, fits / b.n);
+      part += b.n_stages;
+    }
+    return b;
+  }
+  __device__ __forceinline__ void fetched_gemm(const TaskDescriptor& d, const Layer& layer) {
     const Opcode op = static_cast<Opcode>(d.opcode);
-    const bool normed = d.flags & kFlagFusedNorm, experts = op == Opcode::kMoeDownDrain;
-    const int k = normed ? p.hidden : op == Opcode::kOProj ? p.n_heads * p.head_dim : layer.intermediate;
-    const uint8_t* source = op == Opcode::kOProj ? p.attn : p.ffn;
+    const bool experts = op == Opcode::kMoeDownDrain;
+    const int k = op == Opcode::kOProj ? p.n_heads * p.head_dim : layer.intermediate;
     const PackPlan plan = PackPlan::of(k);
     const int k_tiles = plan.tiles_per_warp;
     const Route& route = f().route[d.layer & 1];
-    int count = d.tile_count;
-    if (op == Opcode::kMoeUpGateActDrain || experts) stage(pos);  // the route is in place once the first stage is
-    if (op == Opcode::kMoeUpGateActDrain) {
-      const int2 items = slice(d, route, layer.intermediate / 8);
-      count = items.y - items.x;
-    }
-    if (!normed) normed_layer = -1;
-    const int n_parts = experts ? route.n_experts : normed ? 1 : plan.stages;
-    const int fits = Fixed<NB>::kActBytes / (kRowBytes * k_tiles);  // block rows x stages
+    const uint32_t tag = tag_of(p, d.layer);
+    const Batch shape = {op == Opcode::kOProj ? p.attn : p.ffn, nullptr, k, k_tiles * 4, 0, 0, 0};
+    if (experts) stage(pos);  // the route is in place once the first stage is
+    normed_layer = -1;
+    const int n_parts = experts ? route.n_experts : plan.stages;
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < d.tile_count; i++) {
       float c[2][4] = {};
-      int part = 0;
+      uint4 x[kAtOnce];
+      int part = 0, next = 0;
+      Batch b = batch_at(shape, experts, route, n_parts, plan.stages, next);
+      start(b, tag, x);
 #pragma unroll 1
       while (part < n_parts) {
-        int last = part, n = NB, base = 0, stages = plan.stages;
-        if (normed) {
-          last = 1;
-        } else if (experts) {
-          base = route.entry[part].begin, n = 0;
-          while (last < n_parts && (n + __popc(route.entry[last].rows)) * stages <= fits) n += __popc(route.entry[last++].rows);
-          fetch(tag_of(p, d.layer), source, k, k_tiles, route.pair + base, n, 0, stages);
-        } else {
-          n = p.n_rows, stages = 1;
-          last = min(n_parts, part + fits / n);
-          fetch(tag_of(p, d.layer), source, k, k_tiles, nullptr, n, part, last - part);
+        settle(b, tag, x);
+        const int last = next, n = b.n, base = experts ? route.entry[part].begin : 0;
+        if (next < n_parts) {
+          b = batch_at(shape, experts, route, n_parts, plan.stages, next);
+          start(b, tag, x);
         }
-        const uint8_t* x = f().act[w] + t * 8;
+        const uint8_t* row = f().act[w] + t * 8;
 #pragma unroll 1
         for (; part < last; part++) {
           bool live = g < n;
-          int index = g;
+          int index = g, stages = 1;
           if (experts) {
             const RouteEntry e = route.entry[part];
-            live = e.rows >> g & 1, index = e.begin - base + __popc(e.rows & ((1u << g) - 1));
+            live = e.rows >> g & 1, index = e.begin - base + __popc(e.rows & ((1u << g) - 1)), stages = plan.stages;
           }
-          const uint8_t* row = x + index * kRowBytes;
 #pragma unroll 1
-          for (int j = 0; j < stages; j++, row += k_tiles * n * kRowBytes) mma_stage(row, n * kRowBytes, live, k_tiles, c);
-          if (!normed && !experts) x += k_tiles * n * kRowBytes;
+          for (int j = 0; j < stages; j++)
+            mma_stage(row + (j * k_tiles * n + index) * kRowBytes, n * kRowBytes, live, k_tiles, c);
+          if (!experts) row += k_tiles * n * kRowBytes;
         }
-        __syncwarp();
       }
-      give(c);
+      give(c, kNoItem);
     }
   }
 
@@ -365,7 +414,8 @@ struct Consumer {
       }
       const Opcode op = static_cast<Opcode>(d.opcode);
       if (op == Opcode::kAttnDecode) attention(d);
-      else if (op != Opcode::kAttnCombine) gemm(d, p.layers[d.layer < p.n_layers ? d.layer : 0]);
+      else if (d.flags & kFlagFusedNorm) normed_gemm(d);
+      else if (op != Opcode::kAttnCombine) fetched_gemm(d, p.layers[d.layer]);
       stamp(p, op == Opcode::kAttnDecode ? 3 : op == Opcode::kQkvProj ? 2 : op == Opcode::kMoeUpGateActDrain ? 4 : op == Opcode::kOProj ? 6 : 7, d.layer);
       reader.close();
     }

@@ -57,7 +57,7 @@ enum class WaitKind : int32_t { kNone, kDescriptor, kRingFull, kRingEmpty, kRedu
 // (step, layer); the reader polls the data itself, so a hand-off needs no fence and no counter.
 struct Params {
   int32_t hidden, n_heads, n_kv_heads, head_dim, vocab, n_experts, top_k, n_layers, n_rows, window, n_splits;
-  int32_t norm_topk, max_pages, n_owners;  // n_owners: SMs that own residual tiles
+  int32_t norm_topk, max_pages, n_queues, n_owners;  // n_owners: SMs that own residual tiles
   float eps, q_scale, logit_scale, rope_theta;  // q_scale: attention scale x log2(e)
   const Layer* layers;       // (n_layers)
   const float* final_norm;
@@ -77,9 +77,11 @@ struct Params {
   float* logits;             // (8, vocab)
   const TaskDescriptor* tasks;
   const int32_t* offsets;    // (gridDim + 1)
+  uint32_t* queues;          // (2, n_queues): one set per step parity; the other one is zeroed meanwhile
   uint32_t* abort_flag;
   Mailbox* mailbox;          // host-visible
-  uint64_t spin_limit;       // turns of one wait before it expires (a turn is 0.1 to 1 us)
+  int32_t in_flight_bytes;   // of the ring's stages, per SM
+  uint32_t spin_limit;       // turns of one wait before it expires (a turn is 0.1 to 1 us)
   uint64_t* trace;           // (SMs, trace_slots) or null
   int32_t trace_slots;
   uint32_t step;             // tag = step * 256 + layer; never 0

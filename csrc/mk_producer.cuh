@@ -10,19 +10,27 @@ template <int NB>
 struct Producer {
   const Params& p;
   RingPos<Smem<NB>::kStages> pos{}, landed{};
-  uint32_t issued = 0;
+  uint32_t issued = 0, n_landed = 0;
   int ordinal = -1;
 
-  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes) {
+  // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
+  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
     Smem<NB>& s = smem<NB>();
     if (issued >= Smem<NB>::kStages) mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
-    if (issued >= kInFlight) {
+    const uint32_t limit = min(Smem<NB>::kStages - 1u, max(1u, p.in_flight_bytes / max(bytes, 1u)));  // stages on their way
+#pragma unroll 1
+    for (; issued - n_landed >= limit; n_landed++) {
       mbar_wait(p, &s.ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
       landed.next();
     }
     if ((threadIdx.x & 31) == 0) {
-      mbar_expect(&s.ring_full[pos.slot], bytes);
-      bulk_load(s.ring[pos.slot], src, bytes, &s.ring_full[pos.slot]);
+      s.item[pos.slot] = item;
+      if (bytes > 0) {
+        mbar_expect(&s.ring_full[pos.slot], bytes);
+        bulk_load(s.ring[pos.slot], src, bytes, &s.ring_full[pos.slot]);
+      } else {
+        mbar_arrive(&s.ring_full[pos.slot]);
+      }
     }
     __syncwarp();
     pos.next();
@@ -49,37 +57,56 @@ struct Producer {
     }
   }
 
-  // Runs of stages: one run for a plain matrix (its tiles follow each other in memory), one per item for experts.
+  // Runs of stages: one run for a plain matrix (its tiles follow each other in memory), one per expert for the down
+  // projection.
   __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer, const Route& route) {
     const uint8_t* base = p.lm_head;
-    int k = p.hidden, first = d.tile_begin, count = d.tile_count, tiles = 0;  // tiles: per expert
+    int k = p.hidden;
+    bool down = false;
     switch (static_cast<Opcode>(d.opcode)) {
       case Opcode::kRouterGemm: base = layer.router; break;
       case Opcode::kQkvProj: base = layer.qkv; break;
       case Opcode::kOProj: base = layer.o, k = p.n_heads * p.head_dim; break;
       case Opcode::kFfnUpGateAct: base = layer.upgate; break;
       case Opcode::kFfnDown: base = layer.down, k = layer.intermediate; break;
-      case Opcode::kMoeUpGateActDrain: {
-        const int2 items = slice(d, route, layer.intermediate / 8);
-        base = layer.upgate, tiles = layer.intermediate / 8, first = items.x, count = items.y - items.x;
-        break;
-      }
-      case Opcode::kMoeDownDrain: base = layer.down, k = layer.intermediate, tiles = p.hidden / 16, count *= route.n_experts; break;
+      case Opcode::kMoeDownDrain: base = layer.down, k = layer.intermediate, down = true; break;
       default: break;
     }
     const PackPlan plan = PackPlan::of(k);
-    const bool down = d.opcode == static_cast<int>(Opcode::kMoeDownDrain);
-    int run = tiles ? plan.stages : plan.stages * count;
-    if (tiles == 0) count = 1;
+    const int runs = down ? d.tile_count * route.n_experts : 1, run = down ? plan.stages : plan.stages * d.tile_count;
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
-      size_t tile = first;
-      if (down) tile = static_cast<size_t>(route.entry[i % route.n_experts].expert) * tiles + first + i / route.n_experts;
-      else if (tiles) tile = static_cast<size_t>(route.entry[(first + i) / tiles].expert) * tiles + (first + i) % tiles;
+    for (int i = 0; i < runs; i++) {
+      size_t tile = d.tile_begin;
+      if (down) tile += static_cast<size_t>(route.entry[i % route.n_experts].expert) * (p.hidden / 16) + i / route.n_experts;
       const uint8_t* src = base + tile * plan.tile_bytes();
 #pragma unroll 1
       for (int j = 0; j < run; j++, src += plan.stage_bytes()) stage(src, plan.stage_bytes());
     }
+  }
+
+  // Gate/up tiles of the union: the task's slice, then one claim after the other; the next claim is under way while a
+  // tile is streamed.
+  __device__ __forceinline__ void upgate(const TaskDescriptor& d, const Layer& layer, const Route& route) {
+    const PackPlan plan = PackPlan::of(p.hidden);
+    const int tiles = layer.intermediate / 8;
+    const Slice items = slice(d, route, tiles);
+    uint32_t* queue = p.queues + (p.step & 1) * p.n_queues + d.queue;
+    const bool claims = d.queue >= 0, leader = (threadIdx.x & 31) == 0;
+    int item = items.first, claimed = 0;
+    if (claims && leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
+#pragma unroll 1
+    while (true) {
+      if (item >= items.last) {
+        item = claims ? items.claim + __shfl_sync(~0u, claimed, 0) : items.items;
+        if (item >= items.items) break;
+        if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
+      }
+      const uint8_t* src = layer.upgate + (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) * plan.tile_bytes();
+#pragma unroll 1
+      for (int j = 0; j < plan.stages; j++, src += plan.stage_bytes()) stage(src, plan.stage_bytes(), item);
+      if (++item > items.last) item = items.last;
+    }
+    stage(nullptr, 0, kNoItem);
   }
 
   __device__ void loop(int n_tasks) {
@@ -95,8 +122,10 @@ struct Producer {
         routed = d.layer;
         stamp(p, 13, d.layer);
       }
+      const Route& route = smem<NB>().f.route[d.layer & 1];
       if (d.opcode == static_cast<int>(Opcode::kAttnDecode)) pages(d, layer);
-      else if (d.opcode != static_cast<int>(Opcode::kAttnCombine)) weights(d, layer, smem<NB>().f.route[d.layer & 1]);
+      else if (d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain)) upgate(d, layer, route);
+      else if (d.opcode != static_cast<int>(Opcode::kAttnCombine)) weights(d, layer, route);
       reader.close();
     }
   }

@@ -19,15 +19,24 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
   const uint32_t tag = tag_of(p, layer);
   uint32_t rows_of[4] = {};   // bit r
   uint32_t slots_of[4] = {};  // 4 bits per row
+  const bool mine = lane * 4 < p.n_experts;
+  float(*logits)[kMaxExperts] = smem<NB>().f.logits;  // each lane reads back what it wrote
+  {
+    uint4 raw[2 * NB];  // all rows' loads at once
+    uint32_t from[2 * NB];
+#pragma unroll
+    for (int i = 0; i < 2 * NB; i++)
+      from[i] = mine && i / 2 < p.n_rows ? (i / 2 * p.n_experts + lane * 4) * 8 + i % 2 * 16 : kNowhere;
+    gather<2 * NB>(p, ordinal, tag, p.router, raw, from);
+#pragma unroll
+    for (int i = 0; i < 2 * NB; i++)
+      *reinterpret_cast<uint2*>(&logits[i / 2][lane * 4 + i % 2 * 2]) = {raw[i].x, raw[i].z};
+  }
 #pragma unroll 1
   for (int r = 0; r < p.n_rows; r++) {
-    const bool mine = lane * 4 < p.n_experts;
-    const uint32_t at = (r * p.n_experts + lane * 4) * 8, from[2] = {mine ? at : kNowhere, mine ? at + 16 : kNowhere};
-    uint4 raw[2];
-    gather<2>(p, ordinal, tag, p.router, raw, from);
-    float v[4] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].z), __uint_as_float(raw[1].x),
-                  __uint_as_float(raw[1].z)};
-    if (!mine) v[0] = v[1] = v[2] = v[3] = -INFINITY;
+    float v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] = mine ? logits[r][lane * 4 + j] : -INFINITY;
     float total = 0.f, my_weight = 0.f;
 #pragma unroll 1
     for (int k = 0; k < p.top_k; k++) {
@@ -79,10 +88,9 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
   __syncwarp();
 }
 
-// Items [first, last) of union x tiles that a SLICED task covers.
-__device__ __forceinline__ int2 slice(const TaskDescriptor& d, const Route& route, int tiles) {
-  const int64_t items = static_cast<int64_t>(route.n_experts) * tiles;
-  return {static_cast<int>(items * d.slice_lo >> 16), static_cast<int>(items * d.slice_hi >> 16)};
+__device__ __forceinline__ Slice slice(const TaskDescriptor& d, const Route& route, int tiles) {
+  const int items = route.n_experts * tiles;  // < 2^15
+  return {items * d.slice_lo >> 16, items * d.slice_hi >> 16, items * d.claim_begin >> 16, items};
 }
 
 }  // namespace pointcode::mk

@@ -2,6 +2,8 @@
 // Lane l holds output row l & 15 of the tile for the batch rows 4 (l >> 4) .. + 3.
 #pragma once
 
+#include <climits>
+
 #include "mk_route.cuh"
 
 namespace pointcode::mk {
@@ -27,14 +29,13 @@ struct Storer {
   __device__ __forceinline__ int out_row() const { return lane() & 15; }
   __device__ __forceinline__ int first_row() const { return NB == 8 ? (lane() >> 4) * 4 : 0; }
 
-  __device__ __forceinline__ void wait_unit() {
+  // The next unit into `v`; returns its item.
+  __device__ __forceinline__ int take() {
     constexpr int kSlots = Fixed<NB>::kRedSlots;
-    mbar_wait(p, &smem<NB>().f.red_full[n % kSlots], (n / kSlots) & 1, ordinal, WaitKind::kReduceFull);
-  }
-  __device__ __forceinline__ void take() {
-    wait_unit();
     Fixed<NB>& f = smem<NB>().f;
-    const int b = n % Fixed<NB>::kRedSlots;
+    const int b = n % kSlots;
+    mbar_wait(p, &f.red_full[b], (n / kSlots) & 1, ordinal, WaitKind::kReduceFull);
+    const int item = f.red_item[b];
 #pragma unroll
     for (int i = 0; i < kPer; i++) v[i] = 0.f;
 #pragma unroll
@@ -44,6 +45,7 @@ struct Storer {
     __syncwarp();
     if (lane() == 0) mbar_arrive(&f.red_empty[b]);
     n++;
+    return item;
   }
   __device__ __forceinline__ void apply_scale(int layer) {
     if (scaled_layer != layer) {
@@ -138,16 +140,12 @@ struct Storer {
     const Opcode op = static_cast<Opcode>(d.opcode);
     const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
     const Route& route = smem<NB>().f.route[d.layer & 1];
-    int first = d.tile_begin, last = first + d.tile_count;
-    if (op == Opcode::kMoeUpGateActDrain) {
-      wait_unit();  // the route is in place once the first unit is
-      const int2 items = slice(d, route, layer.intermediate / 8);
-      first = items.x, last = items.y;
-    }
-    const bool scaled = d.flags & kFlagFusedNorm;
+    const bool claimed = op == Opcode::kMoeUpGateActDrain, scaled = d.flags & kFlagFusedNorm;
+    const int last = claimed ? INT_MAX : d.tile_begin + d.tile_count;
 #pragma unroll 1
-    for (int tile = first; tile < last; tile++) {
-      take();
+    for (int tile = d.tile_begin; tile < last; tile++) {
+      const int item = take();
+      if (claimed && item == kNoItem) return;
       if (scaled) apply_scale(d.layer);
 #pragma unroll 1
       for (int i = 0; i < kPer; i++) {
@@ -160,7 +158,7 @@ struct Storer {
           case Opcode::kQkvProj: qkv(d, layer, tile, row, live, x); break;
           case Opcode::kFfnUpGateAct:
           case Opcode::kMoeUpGateActDrain:
-            upgate(d, layer.intermediate, op == Opcode::kFfnUpGateAct ? nullptr : &route, tile, row, live, x);
+            upgate(d, layer.intermediate, claimed ? &route : nullptr, claimed ? item : tile, row, live, x);
             break;
           case Opcode::kRouterGemm:
             if (live) put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TASK_DTYPE: np.dtype[np.void]
-"""One task descriptor: 32 x int32, field names as in csrc/task.h (wait_counter and wait_target hold 3, reserved 11)."""
+"""One task descriptor: 32 x int32, field names as in csrc/task.h (wait_counter and wait_target hold 3, reserved 10)."""
 
 def task_dtype() -> np.dtype[np.void]: ...
 

@@ -27,6 +27,7 @@ from .tasks import (
 )
 
 Owners = NDArray[np.int32]
+CLAIMED = 0.35  # part of the gate/up tiles that is claimed instead of sliced
 
 
 def lean_waves(plan: ModelPlan, n_rows: int, n: int, n_splits: int) -> list[Wave]:
@@ -128,18 +129,26 @@ def _upgate(
     flags = TaskFlag.SLICED | TaskFlag.FUSED_TOPK | TaskFlag.FUSED_NORM
     tasks = make_tasks(Opcode.MOE_UPGATE_ACT_DRAIN, layer, len(bounds) - 1, flags=flags, n_rows=rows)
     tasks["slice_lo"], tasks["slice_hi"], tasks["k_tiles"] = bounds[:-1], bounds[1:], plan.hidden // 16
-    return Wave(here + "upgate", tasks, (here + "router",), processor=np.arange(len(tasks), dtype=np.int32))
+    tasks["claim_begin"] = bounds[-1]
+    owner = np.arange(len(tasks), dtype=np.int32)
+    return Wave(here + "upgate", tasks, (here + "router",), claims=True, processor=owner)
 
 
 def _slices(plan: ModelPlan, tiles: int, rows: int, n: int, load: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Borders of the slices of union x tiles, in 1/65536: what a processor did before the gate/up (`load`, in tiles) is
-    made up for here. Every slice holds at least one item of the smallest union, so nobody can fall a layer behind."""
+    """Borders of the fixed slices of union x tiles, in 1/65536; what lies past the last border is claimed.
+
+    The slices make up for what a processor did before the gate/up (`load`, in tiles), up to CLAIMED of its share; claims
+    level what nobody can know (memory is not equally near to all SMs). Every slice holds at least one item of the
+    smallest union, so nobody can fall a layer behind."""
     fewest = plan.top_k * tiles
     n = min(n, fewest)
     expected = plan.n_experts * (1 - (1 - plan.top_k / plan.n_experts) ** rows) * tiles
-    share = np.maximum((expected + load[:n].sum()) / n - load[:n], 1.0)
+    share = np.maximum((expected + load[:n].sum()) / n - load[:n] - CLAIMED * expected / n, 1.0)
     floor = -(-SLICE_ONE // fewest)
-    width = np.maximum(share / share.sum() * (SLICE_ONE - n * floor), 0) + floor
-    bounds = np.rint(np.concatenate([[0.0], np.cumsum(width)])).astype(np.int64)
-    bounds[-1] = SLICE_ONE
-    return bounds
+    width = np.maximum(np.rint(share / expected * SLICE_ONE), floor)
+    bounds = np.concatenate([[0.0], np.cumsum(width)]).astype(np.int64)
+    return bounds if bounds[-1] <= SLICE_ONE else _equal_slices(n)
+
+
+def _equal_slices(n: int) -> NDArray[np.int64]:
+    return np.arange(n + 1, dtype=np.int64) * SLICE_ONE // n

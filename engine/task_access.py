@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .tasks import UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag
+from .tasks import SLICE_ONE, UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,13 @@ Accesses = tuple[list[Access], list[Access]]
 class TaskView:
     """One descriptor's fields as Python ints."""
 
-    __slots__ = ("count", "first", "flags", "hi", "layer", "lo", "n_rows", "n_splits", "opcode", "split")
+    __slots__ = ("claim", "count", "first", "flags", "hi", "layer", "lo", "n_rows", "n_splits", "opcode", "split")
 
     def __init__(self, task: np.void) -> None:
         self.opcode, self.layer, self.flags = int(task["opcode"]), int(task["layer"]), int(task["flags"])
         self.first, self.count = int(task["tile_begin"]), int(task["tile_count"])
         self.split, self.n_splits = int(task["split"]), int(task["n_splits"])
+        self.claim = int(task["claim_begin"])
         self.n_rows, self.lo, self.hi = int(task["n_rows"]), int(task["slice_lo"]), int(task["slice_hi"])
 
     def has(self, flag: int) -> bool:
@@ -153,14 +154,15 @@ def _moe(plan: ModelPlan, task: TaskView) -> Accesses:
         case Opcode.MOE_GATHER:
             return [*routed, _source(plan, task)], [_tiles("moe_in", task)]
         case Opcode.MOE_UPGATE_ACT_DRAIN if task.has(TaskFlag.SLICED):
-            return [*routed, _source(plan, task)], [Access("moe_hidden", layer, task.lo, task.hi)]
+            claimed = Access("moe_hidden", layer, task.claim, SLICE_ONE, shared=True)
+            return [*routed, _source(plan, task)], [Access("moe_hidden", layer, task.lo, task.hi), claimed]
         case Opcode.MOE_UPGATE_ACT_DRAIN:
-            return [*routed, _whole("moe_in", layer, pairs)], [_whole("moe_hidden", layer, 65536, shared=True)]
+            return [*routed, _whole("moe_in", layer, pairs)], [_whole("moe_hidden", layer, SLICE_ONE, shared=True)]
         case Opcode.MOE_DOWN_DRAIN if task.has(TaskFlag.SLICED):
-            reads, writes = _down(plan, task, _whole("moe_hidden", layer, 65536))
+            reads, writes = _down(plan, task, _whole("moe_hidden", layer, SLICE_ONE))
             return [*routed, *reads], writes
         case Opcode.MOE_DOWN_DRAIN:
-            return [*routed, _whole("moe_hidden", layer, 65536)], [_whole("moe_out", layer, 1, shared=True)]
+            return [*routed, _whole("moe_hidden", layer, SLICE_ONE)], [_whole("moe_out", layer, 1, shared=True)]
         case _:
             d, at = plan.hidden_tiles, task.first * plan.hidden_tiles
             lo, hi = at + d * task.split // task.n_splits, at + d * (task.split + 1) // task.n_splits
