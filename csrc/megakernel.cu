@@ -12,26 +12,33 @@
 namespace pointcode::mk {
 namespace {
 
-constexpr int kHelperRegisters = 200, kConsumerRegisters = 152;
+constexpr int kHelperRegisters = 168, kConsumerRegisters = 168;
 
 template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
   for (int i = 0; i < Smem<NB>::kStages; i++) mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
   for (int i = 0; i < kDescSlots; i++) mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
   for (int i = 0; i < Fixed<NB>::kRedSlots; i++) mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
-  mbar_init(&s.f.warp_sync, kConsumers);
+  mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
   mbar_init_fence();
 }
 
-// Warps 0 and 3: warp 0 feeds the descriptors; both merge attention splits, 64 dims each.
+// Warps 0 and 3: warp 0 feeds the descriptors, warp 3 routes; both merge attention splits.
 template <int NB>
 __device__ __forceinline__ void controller_and_combiner(const Params& p, const TaskDescriptor* list, int n, int half) {
   DescriptorReader<NB> reader;
   DescriptorFeed<NB> feed{p, list, n, 0};
+  int routed = -1;
 #pragma unroll 1
   while (reader.i < static_cast<uint32_t>(n)) {
     if (half == 0) feed.refill(static_cast<int>(reader.i));
     const TaskDescriptor& d = reader.open(p);
+    if (half == 1 && (d.flags & kFlagFusedTopK) && routed != d.layer) {
+      routed = d.layer;
+      make_route<NB>(p, d.ordinal, d.layer);
+      if ((threadIdx.x & 31) == 0) mbar_arrive(&smem<NB>().f.route_full);
+      stamp(p, 15, d.layer);
+    }
     if (d.opcode == static_cast<int>(Opcode::kAttnCombine)) combine(p, d, half);
     reader.close();
   }

@@ -58,7 +58,7 @@ __device__ __forceinline__ void combine_tile(const Params& p, int ordinal, int l
 #pragma unroll 1
   for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
   top = fmaxf(top, now);
-  const float e0 = exp2f(m0 - top), e1 = exp2f(m1 - top), e_now = exp2f(now - top);
+  const float e0 = exp2_fast(m0 - top), e1 = exp2_fast(m1 - top), e_now = exp2_fast(now - top);
   const float sum = warp_sum(has_split[0] ? e0 * f(ml[0].z) : 0.f) + e_now + (has_split[1] ? e1 * f(ml[1].z) : 0.f);
   float x = 0.f, y = 0.f;
 #pragma unroll

@@ -7,6 +7,7 @@
 //   ring.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
 //   red.full[i]    8 consumer warps -> storer                    8               mbarrier phase
 //   red.empty[i]   storer -> consumer warps                      1               mbarrier phase
+//   route_full     combiner -> producer (and through the ring everybody) 1              mbarrier phase, one a MoE layer
 //   warp_sync      8 consumer warps among themselves             8               mbarrier phase
 //   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
 //                                                                                within 2^24 steps
@@ -40,7 +41,7 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kFetch = NB >= 4 ? 12 : 6;  // 16-byte pieces of activations that a consumer lane loads at once
+  static constexpr int kFetch = NB >= 4 ? 12 : 8;  // 16-byte pieces of activations that a consumer lane loads at once
   static constexpr int kActBytes = NB * 512 > kFetch * 256 ? NB * 512 : kFetch * 256;  // per warp: normed or fetched input
   alignas(16) uint8_t act[kConsumers][kActBytes];
   float red[kRedSlots][kConsumers][16][NB];
@@ -56,7 +57,7 @@ struct Fixed {  // everything in shared memory but the ring
   Route route[2];
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
-  uint64_t red_full[kRedSlots], red_empty[kRedSlots], warp_sync;
+  uint64_t red_full[kRedSlots], red_empty[kRedSlots], warp_sync, route_full;
 };
 
 template <int NB>
@@ -83,17 +84,14 @@ __device__ __forceinline__ Smem<NB>& smem() {
 }
 
 // ------------------------------------------------------------------------------------------------ bounded waits
-// Called once per turn of every spin. The first waiter to reach the limit names itself in the mailbox and ends; everybody
-// else sees the flag at his next check and follows, so the kernel ends and the host finds the mailbox. Nothing waits in a
-// hardware barrier that a missing warp could hang. Inline on purpose: a call would push the caller's state to memory.
+// Called once per turn of every spin. The first waiter to reach the limit names itself in the mailbox and ends; the others
+// reach theirs and follow, so the kernel ends and the host finds the mailbox. Nothing waits in a hardware barrier that a
+// missing warp could hang. Inline on purpose: a call would push the caller's state to memory.
 __device__ __forceinline__ void spin(const Params& p, uint32_t n, int ordinal, WaitKind kind, uint32_t seen, uint32_t wanted) {
-  if ((n & 1023) != 0) return;
-  if (load_relaxed(p.abort_flag) == 0) {
-    if (n < p.spin_limit) return;
-    if (atomicExch(p.abort_flag, 1u) == 0u) {
-      const uint32_t who = blockIdx.x << 16 | (threadIdx.x >> 5) << 8 | static_cast<uint32_t>(kind);
-      *reinterpret_cast<uint4*>(p.mailbox) = {who, static_cast<uint32_t>(ordinal), seen, wanted};
-    }
+  if (n < p.spin_limit) return;
+  if (atomicExch(p.abort_flag, 1u) == 0u) {
+    const uint32_t who = blockIdx.x << 16 | (threadIdx.x >> 5) << 8 | static_cast<uint32_t>(kind);
+    *reinterpret_cast<uint4*>(p.mailbox) = {who, static_cast<uint32_t>(ordinal), seen, wanted};
   }
   asm volatile("exit;");
   __builtin_unreachable();

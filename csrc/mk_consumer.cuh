@@ -56,18 +56,22 @@ struct Consumer {
     units++;
   }
 
-  // One stage against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them. Columns
-  // without a row read zeros.
-  __device__ __forceinline__ void mma_stage(const uint8_t* x, int stride, bool live, int k_tiles, float (&c)[2][4]) {
+  // One stage against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them, `mask` 0 for
+  // a column that must not count. Always four k-tiles without a branch between them; those past k_tiles count nothing.
+  __device__ __forceinline__ void mma_stage(const uint8_t* x, int stride, uint32_t mask, int k_tiles, float (&c)[2][4]) {
     const uint4* a = stage(pos) + w * k_tiles * 32;
+    uint4 av[4];
+    uint2 bv[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if (i < k_tiles) {
-        uint2 b = {0u, 0u};
-        if (live) b = *reinterpret_cast<const uint2*>(x + i * stride);
-        mma_bf16(c[i & 1], a[i * 32], b.x, b.y);
-      }
+      const int j = min(i, k_tiles - 1);
+      av[i] = a[j * 32];
+      bv[i] = *reinterpret_cast<const uint2*>(x + j * stride);
+      const uint32_t m = i < k_tiles ? mask : 0u;
+      bv[i].x &= m, bv[i].y &= m;
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++) mma_bf16(c[i & 1], av[i], bv[i].x, bv[i].y);
     release(pos);
     pos.next();
   }
@@ -125,37 +129,34 @@ struct Consumer {
     normed_layer = layer;
   }
 
-  // A batch of activations: `n` block rows of `n_stages` stages, copied into `act` at once. Block row b is payload row
-  // `rows[b]`, or b itself. Pieces are 16 bytes (two pairs); at most kAtOnce per lane.
+  // A batch of activations: units of (block row, stage), copied into `act` at once. Block row b is payload row `rows[b]`, or
+  // b itself. A unit is per_stage pieces of 16 bytes (two pairs), one per lane; a load covers `units` of them.
   static constexpr int kAtOnce = Fixed<NB>::kFetch;
   struct Batch {
-    const uint8_t* base;
     const uint8_t* rows;
-    int k, per_stage, n, first_stage, n_stages;
+    int n, first_stage, n_stages, per_stages;  // per_stages: 65536 / n_stages, rounded up
   };
-  struct Piece {
-    int word;       // byte offset in `act`, or -1
-    uint32_t from;  // byte offset in global memory, or kNowhere in the padding of k
+  struct Fetch {  // the same for all batches of a task; mine, off: this lane's unit in a load and its piece in the unit
+    const uint8_t* base;
+    int k, per_stage, units, mine, off;
   };
-  __device__ __forceinline__ Piece piece_of(const Batch& b, int i) const {
-    const int per_row = b.n_stages * b.per_stage, piece = lane + 32 * i;
-    const int row = piece * ((1 << 20) / per_row + 1) >> 20, in_row = piece - row * per_row;  // exact for pieces < 1024
-    const int st = in_row * ((1 << 20) / b.per_stage + 1) >> 20, off = in_row - st * b.per_stage;
-    const int pair = (((b.first_stage + st) * kConsumers + w) * b.per_stage + off) * 2;
-    if (row >= b.n) return {-1, kNowhere};
-    const uint32_t from = ((b.rows ? b.rows[row] : row) * (b.k / 2) + pair) * 8;
-    return {static_cast<int>(act_word(in_row * 2, b.n, row) - f().act[w]), pair * 2 < b.k ? from : kNowhere};
-  }
   // Starts the loads of a batch; `settle` finishes them. In between the warp works on the batch before.
-  __device__ __forceinline__ void start(const Batch& b, uint32_t tag, uint4 (&x)[kAtOnce]) const {
+  __device__ __forceinline__ void start(const Fetch& f, const Batch& b, uint32_t tag, uint4 (&x)[kAtOnce], uint32_t (&from)[kAtOnce],
+                                        int (&word)[kAtOnce]) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
-      const Piece piece = piece_of(b, i);
-      x[i] = {0, tag, 0, tag};
-      if (piece.from != kNowhere) x[i] = load_volatile(b.base + piece.from);
+      const int unit = i * f.units + f.mine, row = unit * b.per_stages >> 16, st = unit - row * b.n_stages;
+      const int pair = (((b.first_stage + st) * kConsumers + w) * f.per_stage + f.off) * 2;
+      from[i] = kNowhere, word[i] = -1, x[i] = {0, tag, 0, tag};
+      if (f.mine >= f.units || row >= b.n) continue;
+      word[i] = ((st * (f.per_stage >> 2) + (f.off >> 2)) * b.n + row) * kRowBytes + (f.off & 1) * 16 + (f.off >> 1 & 1) * 4;
+      if (pair * 2 >= f.k) continue;  // the padding of k
+      from[i] = ((b.rows ? b.rows[row] : row) * (f.k / 2) + pair) * 8;
+      x[i] = load_volatile(f.base + from[i]);
     }
   }
-  __device__ __forceinline__ void settle(const Batch& b, uint32_t tag, uint4 (&x)[kAtOnce]) const {
+  __device__ __forceinline__ void settle(const Fetch& fetch, uint32_t tag, uint4 (&x)[kAtOnce], const uint32_t (&from)[kAtOnce],
+                                         const int (&word)[kAtOnce]) const {
 #pragma unroll 1
     for (uint32_t n = 1;; n++) {
       bool ok = true;
@@ -163,15 +164,16 @@ struct Consumer {
       for (int i = 0; i < kAtOnce; i++) ok &= tagged(x[i], tag);
       if (ok) break;
       spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
-      start(b, tag, x);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++)
+        if (from[i] != kNowhere) x[i] = load_volatile(fetch.base + from[i]);
     }
     __syncwarp();  // everybody is done with the batch before
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
-      const Piece piece = piece_of(b, i);
-      if (piece.word < 0) continue;
-      *reinterpret_cast<uint32_t*>(f().act[w] + piece.word) = x[i].x;
-      *reinterpret_cast<uint32_t*>(f().act[w] + piece.word + 8) = x[i].z;  // the next pair: t + 1
+      if (word[i] < 0) continue;
+      *reinterpret_cast<uint32_t*>(f().act[w] + word[i]) = x[i].x;
+      *reinterpret_cast<uint32_t*>(f().act[w] + word[i] + 8) = x[i].z;  // the next pair: t + 1
     }
     __syncwarp();
   }
@@ -180,7 +182,7 @@ struct Consumer {
   __device__ __forceinline__ void normed_gemm(const TaskDescriptor& d) {
     const PackPlan plan = PackPlan::of(p.hidden);
     const bool claimed = d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain);
-    const uint8_t* x = f().act[w] + t * 8 + g * kRowBytes;
+    const uint8_t* x = f().act[w] + t * 8 + g % NB * kRowBytes;  // columns past the batch repeat rows; nobody reads them
 #pragma unroll 1
     for (int i = 0; claimed || i < d.tile_count; i++) {
       float c[2][4] = {};
@@ -197,23 +199,23 @@ struct Consumer {
       }
 #pragma unroll 1
       for (int j = 0; j < plan.stages; j++)
-        mma_stage(x + j * plan.tiles_per_warp * NB * kRowBytes, NB * kRowBytes, g < NB, plan.tiles_per_warp, c);
+        mma_stage(x + j * plan.tiles_per_warp * NB * kRowBytes, NB * kRowBytes, ~0u, plan.tiles_per_warp, c);
       give(c, item);
     }
   }
 
   // GEMMs of activations per batch row (attention output, dense hidden) and of experts' hidden units (down). A tile is a
   // sum over parts: stages of the matrix, or the experts of the union in ascending order. Parts are fetched in batches.
-  __device__ __forceinline__ Batch batch_at(const Batch& shape, bool experts, const Route& route, int n_parts, int stages, int& part) const {
-    Batch b = shape;
-    const int fits = kAtOnce * 32 / b.per_stage;  // block rows x stages
+  __device__ __forceinline__ Batch batch_at(bool experts, int fits, const Route& route, int n_parts, int stages, int& part) const {
+    Batch b = {nullptr, p.n_rows, part, 1, 0};
     if (experts) {
-      b.rows = route.pair + route.entry[part].begin, b.n = 0, b.n_stages = stages;
+      b.rows = route.pair + route.entry[part].begin, b.n = 0, b.first_stage = 0, b.n_stages = stages;
       while (part < n_parts && (b.n + __popc(route.entry[part].rows)) * stages <= fits) b.n += __popc(route.entry[part++].rows);
     } else {
-      b.n = p.n_rows, b.first_stage = part, b.n_stages = min(n_parts - part, fits / b.n);
+      b.n_stages = min(n_parts - part, fits / b.n);
       part += b.n_stages;
     }
+    b.per_stages = 65536 / b.n_stages + 1;
     return b;
   }
   __device__ __forceinline__ void fetched_gemm(const TaskDescriptor& d, const Layer& layer) {
@@ -221,10 +223,10 @@ struct Consumer {
     const bool experts = op == Opcode::kMoeDownDrain;
     const int k = op == Opcode::kOProj ? p.n_heads * p.head_dim : layer.intermediate;
     const PackPlan plan = PackPlan::of(k);
-    const int k_tiles = plan.tiles_per_warp;
+    const int k_tiles = plan.tiles_per_warp, per_stage = k_tiles * 4, units = 32 / per_stage;
     const Route& route = f().route[d.layer & 1];
     const uint32_t tag = tag_of(p, d.layer);
-    const Batch shape = {op == Opcode::kOProj ? p.attn : p.ffn, nullptr, k, k_tiles * 4, 0, 0, 0};
+    const Fetch fetch = {op == Opcode::kOProj ? p.attn : p.ffn, k, per_stage, units, lane / per_stage, lane % per_stage};
     if (experts) stage(pos);  // the route is in place once the first stage is
     normed_layer = -1;
     const int n_parts = experts ? route.n_experts : plan.stages;
@@ -232,31 +234,35 @@ struct Consumer {
     for (int i = 0; i < d.tile_count; i++) {
       float c[2][4] = {};
       uint4 x[kAtOnce];
-      int part = 0, next = 0;
-      Batch b = batch_at(shape, experts, route, n_parts, plan.stages, next);
-      start(b, tag, x);
+      uint32_t from[kAtOnce];
+      int word[kAtOnce], part = 0, next = 0, n = 1;  // parts [part, last) lie in `act`, n block rows
 #pragma unroll 1
-      while (part < n_parts) {
-        settle(b, tag, x);
-        const int last = next, n = b.n, base = experts ? route.entry[part].begin : 0;
+      while (true) {
+        const int last = next;
+        Batch b;
         if (next < n_parts) {
-          b = batch_at(shape, experts, route, n_parts, plan.stages, next);
-          start(b, tag, x);
+          b = batch_at(experts, kAtOnce * units, route, n_parts, plan.stages, next);
+          start(fetch, b, tag, x, from, word);
         }
         const uint8_t* row = f().act[w] + t * 8;
+        const int base = experts ? route.entry[part].begin : 0;
 #pragma unroll 1
         for (; part < last; part++) {
-          bool live = g < n;
-          int index = g, stages = 1;
+          uint32_t mask = ~0u;
+          int index = min(g, n - 1), stages = 1;
           if (experts) {
             const RouteEntry e = route.entry[part];
-            live = e.rows >> g & 1, index = e.begin - base + __popc(e.rows & ((1u << g) - 1)), stages = plan.stages;
+            mask = e.rows >> g & 1 ? ~0u : 0u, stages = plan.stages;
+            index = mask ? e.begin - base + __popc(e.rows & ((1u << g) - 1)) : 0;
           }
 #pragma unroll 1
           for (int j = 0; j < stages; j++)
-            mma_stage(row + (j * k_tiles * n + index) * kRowBytes, n * kRowBytes, live, k_tiles, c);
+            mma_stage(row + (j * k_tiles * n + index) * kRowBytes, n * kRowBytes, mask, k_tiles, c);
           if (!experts) row += k_tiles * n * kRowBytes;
         }
+        if (last == next) break;
+        settle(fetch, tag, x, from, word);
+        n = b.n;
       }
       give(c, kNoItem);
     }
@@ -323,11 +329,13 @@ struct Consumer {
     if (half == 0 || two) {
       const uint4* a = stage(k_pos) + tile * k_tiles * 32;
       float c[2][4] = {};
+#pragma unroll 1
+      for (int k = 0; k < k_tiles; k += 4) {  // dims past head_dim are zero in q
 #pragma unroll
-      for (int k = 0; k < kMaxHeadDim / 16; k++) {
-        if (k >= k_tiles) break;
-        const uint32_t* q = reinterpret_cast<const uint32_t*>(&f().q[g][k * 16 + 2 * t]);
-        mma_bf16(c[k & 1], a[k * 32], q[0], q[4]);
+        for (int i = 0; i < 4; i++) {
+          const uint32_t* q = reinterpret_cast<const uint32_t*>(&f().q[g][(k + i) * 16 + 2 * t]);
+          mma_bf16(c[i & 1], a[min(k + i, k_tiles - 1) * 32], q[0], q[4]);
+        }
       }
       const int token = half * 64 + tile * 16 + g, key = page * kPageTokens + token;
       const bool ok0 = key >= range.first_key && key < range.position;
@@ -351,11 +359,11 @@ struct Consumer {
     }
 #pragma unroll
     for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
-    const float base = top == -INFINITY ? 0.f : top, correction = exp2f(m - base);
+    const float base = top == -INFINITY ? 0.f : top, correction = exp2_fast(m - base);
     float part = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const float e = exp2f(x[i] - base);
+      const float e = exp2_fast(x[i] - base);
       part += e;
       f().prob[w][lane + 32 * i] = __float2bfloat16(e);
     }

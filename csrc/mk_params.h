@@ -51,7 +51,7 @@ struct Mailbox {
   uint32_t who;  // SM << 16 | warp << 8 | WaitKind
   uint32_t ordinal, seen, wanted;
 };
-enum class WaitKind : int32_t { kNone, kDescriptor, kRingFull, kRingEmpty, kReduceFull, kReduceEmpty, kWarpSync, kData, kCounter };
+enum class WaitKind : int32_t { kNone, kDescriptor, kRingFull, kRingEmpty, kReduceFull, kReduceEmpty, kWarpSync, kRoute, kData, kCounter };
 
 // Activations handed between SMs are "tagged": 8 bytes carry 4 bytes of payload (one fp32 or two bf16) and a 4-byte tag
 // (step, layer); the reader polls the data itself, so a hand-off needs no fence and no counter.

@@ -112,13 +112,14 @@ struct Producer {
   __device__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
     int routed = -1;
+    uint32_t routes = 0;
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
       ordinal = d.ordinal;
       const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
       if ((d.flags & kFlagFusedTopK) && routed != d.layer) {
-        make_route<NB>(p, ordinal, d.layer);
+        mbar_wait(p, &smem<NB>().f.route_full, routes++ & 1, ordinal, WaitKind::kRoute);
         routed = d.layer;
         stamp(p, 13, d.layer);
       }

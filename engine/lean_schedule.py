@@ -74,10 +74,11 @@ def _layer(
     waves.append(Wave(here + "qkv", qkv, before, processor=qkv_owner))
     attn = split_tasks(Opcode.ATTN_DECODE, layer, plan.n_kv_heads, splits, flags=sliding, n_rows=rows)
     waves.append(Wave(here + "attn", attn, (here + "qkv",), processor=_spread(len(attn), n)))
+    # before the combine: the warp that merges splits makes the route first
+    waves.append(_upgate(plan, spec, layer, rows, n, before, _load(waves, n)))
     combine = row_tasks(Opcode.ATTN_COMBINE, layer, rows * plan.attn_tiles, n, n_rows=rows)
     combine["n_splits"] = splits
     waves.append(Wave(here + "combine", combine, (here + "attn",), processor=np.arange(len(combine), dtype=np.int32)))
-    waves.append(_upgate(plan, spec, layer, rows, n, before, _load(waves, n)))
     o = gemm_tasks(Opcode.O_PROJ, layer, plan.hidden_tiles, plan.n_heads * plan.head_dim, n, n_rows=rows)
     owner = np.arange(len(o), dtype=np.int32)
     waves.append(Wave(here + "o", o, (here + "combine",), processor=owner))
