@@ -56,24 +56,40 @@ struct Consumer {
     units++;
   }
 
-  // One stage against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them, `mask` 0 for
-  // a column that must not count. Always four k-tiles without a branch between them; those past k_tiles count nothing.
-  __device__ __forceinline__ void mma_stage(const uint8_t* x, int stride, uint32_t mask, int k_tiles, float (&c)[2][4]) {
-    const uint4* a = stage(pos) + w * k_tiles * 32;
-    uint4 av[4];
-    uint2 bv[4];
+  // kStagesAtOnce stages against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them,
+  // `mask` 0 for a column that must not count. Four k-tiles a stage without a branch between them; those past k_tiles count
+  // nothing. All loads are issued before the first product: the latency of a stage is what limits a consumer.
+  template <int kStagesAtOnce>
+  __device__ __forceinline__ void mma_stages(const uint8_t* x, int stride, uint32_t mask, int k_tiles, float (&c)[2][4]) {
+    uint4 av[4 * kStagesAtOnce];
+    uint2 bv[4 * kStagesAtOnce];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int j = min(i, k_tiles - 1);
-      av[i] = a[j * 32];
-      bv[i] = *reinterpret_cast<const uint2*>(x + j * stride);
-      const uint32_t m = i < k_tiles ? mask : 0u;
-      bv[i].x &= m, bv[i].y &= m;
+    for (int h = 0; h < kStagesAtOnce; h++) {
+      const uint4* a = stage(pos.ahead(h)) + w * k_tiles * 32;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int j = min(i, k_tiles - 1);
+        av[h * 4 + i] = a[j * 32];
+        bv[h * 4 + i] = *reinterpret_cast<const uint2*>(x + (h * k_tiles + j) * stride);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) mma_bf16(c[i & 1], av[i], bv[i].x, bv[i].y);
-    release(pos);
-    pos.next();
+    for (int i = 0; i < 4 * kStagesAtOnce; i++) {
+      const uint32_t m = (i & 3) < k_tiles ? mask : 0u;
+      mma_bf16(c[i & 1], av[i], bv[i].x & m, bv[i].y & m);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int h = 0; h < kStagesAtOnce; h++) {
+      if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[pos.slot]);
+      pos.next();
+    }
+  }
+  // `n` stages that lie one after the other in `act`.
+  __device__ __forceinline__ void mma_run(const uint8_t* x, int stride, uint32_t mask, int k_tiles, int n, float (&c)[2][4]) {
+#pragma unroll 1
+    for (; n >= 2; n -= 2, x += 2 * k_tiles * stride) mma_stages<2>(x, stride, mask, k_tiles, c);
+    if (n) mma_stages<1>(x, stride, mask, k_tiles, c);
   }
 
   // Where payload pair `j` (pairs of k-tile j / 8) of block row `row` lies in `act`.
@@ -197,9 +213,7 @@ struct Consumer {
           return;
         }
       }
-#pragma unroll 1
-      for (int j = 0; j < plan.stages; j++)
-        mma_stage(x + j * plan.tiles_per_warp * NB * kRowBytes, NB * kRowBytes, ~0u, plan.tiles_per_warp, c);
+      mma_run(x, NB * kRowBytes, ~0u, plan.tiles_per_warp, plan.stages, c);
       give(c, item);
     }
   }
@@ -245,23 +259,21 @@ struct Consumer {
           start(fetch, b, tag, x, from, word);
         }
         const uint8_t* row = f().act[w] + t * 8;
+        if (!experts) {
+          mma_run(row + min(g, n - 1) * kRowBytes, n * kRowBytes, ~0u, k_tiles, last - part, c);
+          part = last;
+        }
         const int base = experts ? route.entry[part].begin : 0;
 #pragma unroll 1
         for (; part < last; part++) {
-          uint32_t mask = ~0u;
-          int index = min(g, n - 1), stages = 1;
-          if (experts) {
-            const RouteEntry e = route.entry[part];
-            mask = e.rows >> g & 1 ? ~0u : 0u, stages = plan.stages;
-            index = mask ? e.begin - base + __popc(e.rows & ((1u << g) - 1)) : 0;
-          }
-#pragma unroll 1
-          for (int j = 0; j < stages; j++)
-            mma_stage(row + (j * k_tiles * n + index) * kRowBytes, n * kRowBytes, mask, k_tiles, c);
-          if (!experts) row += k_tiles * n * kRowBytes;
+          const RouteEntry e = route.entry[part];
+          const uint32_t mask = e.rows >> g & 1 ? ~0u : 0u;
+          const int index = mask ? e.begin - base + __popc(e.rows & ((1u << g) - 1)) : 0;
+          mma_run(row + index * kRowBytes, n * kRowBytes, mask, k_tiles, plan.stages, c);
         }
         if (last == next) break;
         settle(fetch, tag, x, from, word);
+        if (part == 0) stamp(p, 5, d.layer);
         n = b.n;
       }
       give(c, kNoItem);

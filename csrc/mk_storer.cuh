@@ -90,21 +90,23 @@ struct Storer {
       *reinterpret_cast<uint32_t*>(layer.k + block + fragment_offset(token, dim, hd / 16)) = pack_bf16(x, next);
   }
 
-  // Rows 0..7 of the tile are gates, 8..15 the ups of the same hidden units.
-  __device__ __forceinline__ void upgate(const TaskDescriptor& d, int width, const Route* route, int item, int row, bool live, float x) {
-    const int tiles = width / 8;
-    int out = row, unit = item * 8;
-    float weight = 1.f;
-    if (route) {
-      const RouteEntry e = route->entry[item / tiles];
-      live = live && (e.rows >> row & 1);
-      out = live ? route->pair[e.begin + __popc(e.rows & ((1u << row) - 1))] : 0;
-      weight = route->weight[out], unit = item % tiles * 8;
+  // Rows 0..7 of the tile are gates, 8..15 the ups of the same hidden units. All batch rows at once: this is the epilogue
+  // that runs most often. `route` is null for a dense layer, where the item is the tile.
+  __device__ __forceinline__ void upgate(const TaskDescriptor& d, int width, const Route* route, int item) {
+    const uint32_t tag = tag_of(p, d.layer);
+    int unit = item * 8;
+    RouteEntry e = {0, 0xff, 0};
+    if (route) e = route->entry[item / (width / 8)], unit = item % (width / 8) * 8;
+    const bool writes = out_row() < 8 && (lane() & 1) == 0 && (NB == 8 || lane() < 16);
+#pragma unroll
+    for (int i = 0; i < kPer; i++) {
+      const int row = first_row() + i;
+      const bool live = row < p.n_rows && (e.rows >> row & 1);
+      const int out = !route ? row : live ? route->pair[e.begin + __popc(e.rows & ((1u << row) - 1))] : 0;
+      const float weight = route ? route->weight[out] : 1.f, up = __shfl_xor_sync(~0u, v[i], 8);
+      const float h = __fdividef(v[i], 1.f + __expf(-v[i])) * up * weight, next = __shfl_down_sync(~0u, h, 1);
+      if (live && writes) put(p.ffn, (out * width + unit + out_row()) >> 1, pack_bf16(h, next), tag);
     }
-    const float up = __shfl_xor_sync(~0u, x, 8);
-    const float h = __fdividef(x, 1.f + __expf(-x)) * up * weight, next = __shfl_down_sync(~0u, h, 1);
-    if (live && out_row() < 8 && (lane() & 1) == 0)
-      put(p.ffn, (out * width + unit + out_row()) >> 1, pack_bf16(h, next), tag_of(p, d.layer));
   }
 
   // Adds to the residual that this SM owns; the down projection hands the sum to the next layer.
@@ -147,6 +149,10 @@ struct Storer {
       const int item = take();
       if (claimed && item == kNoItem) return;
       if (scaled) apply_scale(d.layer);
+      if (claimed || op == Opcode::kFfnUpGateAct) {
+        upgate(d, layer.intermediate, claimed ? &route : nullptr, claimed ? item : tile);
+        continue;
+      }
 #pragma unroll 1
       for (int i = 0; i < kPer; i++) {
         const float x = v[0];
@@ -156,10 +162,6 @@ struct Storer {
         const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
         switch (op) {
           case Opcode::kQkvProj: qkv(d, layer, tile, row, live, x); break;
-          case Opcode::kFfnUpGateAct:
-          case Opcode::kMoeUpGateActDrain:
-            upgate(d, layer.intermediate, claimed ? &route : nullptr, claimed ? item : tile, row, live, x);
-            break;
           case Opcode::kRouterGemm:
             if (live) put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
             break;
