@@ -11,13 +11,13 @@ struct Producer {
   const Params& p;
   RingPos<Smem<NB>::kStages> pos{}, landed{};
   uint32_t issued = 0, n_landed = 0;
+  uint32_t limit = 1;  // stages that may be on their way
   int ordinal = -1;
 
   // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
   __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
     Smem<NB>& s = smem<NB>();
     if (issued >= Smem<NB>::kStages) mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
-    const uint32_t limit = min(Smem<NB>::kStages - 1u, max(1u, p.in_flight_bytes / max(bytes, 1u)));  // stages on their way
 #pragma unroll 1
     for (; issued - n_landed >= limit; n_landed++) {
       mbar_wait(p, &s.ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
@@ -37,10 +37,15 @@ struct Producer {
     issued++;
   }
 
+  __device__ __forceinline__ void set_limit(uint32_t bytes) {
+    limit = min(Smem<NB>::kStages - 1u, max(1u, static_cast<uint32_t>(p.in_flight_bytes) / bytes));
+  }
+
   __device__ __forceinline__ void pages(const TaskDescriptor& d, const Layer& layer) {
     const bool sliding = layer.flags & kLayerSliding;
     const uint32_t bytes = kPageTokens * p.head_dim * 2;
     const int lane = threadIdx.x & 31;
+    set_limit(bytes);
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
       const PageRange range = page_range(p, r, sliding, d.split);
@@ -73,14 +78,19 @@ struct Producer {
       default: break;
     }
     const PackPlan plan = PackPlan::of(k);
-    const int runs = down ? d.tile_count * route.n_experts : 1, run = down ? plan.stages : plan.stages * d.tile_count;
+    const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
+    const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
+    const int runs = down ? d.tile_count : 1, parts = down ? route.n_experts : 1, run = down ? plan.stages : plan.stages * d.tile_count;
+    set_limit(bytes);
 #pragma unroll 1
     for (int i = 0; i < runs; i++) {
-      size_t tile = d.tile_begin;
-      if (down) tile += static_cast<size_t>(route.entry[i % route.n_experts].expert) * (p.hidden / 16) + i / route.n_experts;
-      const uint8_t* src = base + tile * plan.tile_bytes();
+      const uint8_t* tile = base + static_cast<size_t>(d.tile_begin + i) * tile_bytes;
 #pragma unroll 1
-      for (int j = 0; j < run; j++, src += plan.stage_bytes()) stage(src, plan.stage_bytes());
+      for (int u = 0; u < parts; u++) {
+        const uint8_t* src = down ? tile + route.entry[u].expert * expert_bytes : tile;
+#pragma unroll 1
+        for (int j = 0; j < run; j++, src += bytes) stage(src, bytes);
+      }
     }
   }
 
@@ -92,7 +102,9 @@ struct Producer {
     const Slice items = slice(d, route, tiles);
     uint32_t* queue = p.queues + (p.step & 1) * p.n_queues + d.queue;
     const bool claims = d.queue >= 0, leader = (threadIdx.x & 31) == 0;
+    const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
     int item = items.first, claimed = 0;
+    set_limit(bytes);
     if (claims && leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
 #pragma unroll 1
     while (true) {
@@ -101,9 +113,9 @@ struct Producer {
         if (item >= items.items) break;
         if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
       }
-      const uint8_t* src = layer.upgate + (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) * plan.tile_bytes();
+      const uint8_t* src = layer.upgate + (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) * tile_bytes;
 #pragma unroll 1
-      for (int j = 0; j < plan.stages; j++, src += plan.stage_bytes()) stage(src, plan.stage_bytes(), item);
+      for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes, item);
       if (++item > items.last) item = items.last;
     }
     stage(nullptr, 0, kNoItem);
