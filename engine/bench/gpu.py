@@ -57,7 +57,7 @@ def measure_megakernel(plan: Plan, order: str = ORDER, say: Callable[[str], None
 
 
 def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callable[[str], None]) -> list[DecodePoint]:
-    schedules = megakernel_schedules(plan.config, _n_sms(), order=order)
+    schedules = megakernel_schedules(plan.config, _n_sms(), order=order, max_rows=max(plan.batches))
     results: list[DecodePoint] = []
     for batch, context in plan.points():
         with _freed():
@@ -179,7 +179,7 @@ def measure_orders(
     with _freed():
         model = random_model(plan.config, DEVICE)
         for order in orders:
-            missing = unrunnable_opcodes(megakernel_schedules(plan.config, _n_sms(), order=order))
+            missing = unrunnable_opcodes(megakernel_schedules(plan.config, _n_sms(), order=order, max_rows=1))
             if missing:
                 say(f"order {order}: not run, the kernel lacks {', '.join(missing)}")
                 continue

@@ -12,11 +12,12 @@ from pointcode_local.engine import _native
 from pointcode_local.engine._native import DecodeService, Notice, SamplingConfig, TokenFlag
 from pointcode_local.engine.assembly import assemble
 from pointcode_local.engine.bench.gpu_report import decode_point, step_gb, uniform_experts
-from pointcode_local.engine.cuda.backend import megakernel_problem, megakernel_schedules, unrunnable_opcodes
+from pointcode_local.engine.cuda.backend import megakernel_problem, megakernel_schedules, shortened, unrunnable_opcodes
 from pointcode_local.engine.cuda.random_weights import north_mini
 from pointcode_local.engine.errors import BackendError
 from pointcode_local.engine.model_files import open_model
 from pointcode_local.engine.parts import EngineOptions
+from pointcode_local.engine.plans import model_plan
 
 from .tiny_models import make_tiny
 
@@ -51,6 +52,13 @@ def test_the_kernel_runs_every_opcode_of_the_lean_order() -> None:
     assert "ADD_RMSNORM" in unrunnable_opcodes(
         megakernel_schedules(north_mini(2, 4096), 132, order="shipped", max_rows=1)
     )
+
+
+def test_a_schedule_is_proved_on_a_shorter_model_that_holds_every_run_of_layers() -> None:
+    plan = model_plan(north_mini())
+    short = shortened(plan)
+    assert short.n_layers == 9 and short.layers[-3:] == plan.layers[-3:]
+    assert shortened(model_plan(north_mini(3))).n_layers == 3
 
 
 def test_a_steps_bytes_are_those_of_the_models_page() -> None:
