@@ -26,8 +26,9 @@ namespace {
 using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using OffsetArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
-// (tasks, offsets, attention splits, wave names) as engine/scheduler.py makes them
-using ScheduleTuple = std::tuple<TaskArray, OffsetArray, int32_t, std::vector<std::string>>;
+// (tasks, offsets, attention splits, claim queues, wave names) as engine/scheduler.py makes them
+using ScheduleTuple =
+    std::tuple<TaskArray, OffsetArray, int32_t, int32_t, std::vector<std::string>>;
 // device addresses: qkv, o, router, upgate, down, norm, K pages, V pages
 using LayerAddresses = std::array<uintptr_t, 8>;
 
@@ -48,7 +49,7 @@ mk::Layer make_layer(const LayerAddresses& a, const LayerShape& shape) {
 std::unique_ptr<MegakernelBackend> make_backend(
     const ModelShape& model, const std::vector<LayerAddresses>& layers, uintptr_t final_norm,
     uintptr_t lm_head, uintptr_t embed, const std::vector<ScheduleTuple>& schedules,
-    int32_t max_pages, int32_t wait_limit_ms, uint64_t spin_limit, const py::object& /*owners*/) {
+    int32_t max_pages, int32_t wait_limit_ms, uint32_t spin_limit, const py::object& /*owners*/) {
   CHECK_THAT(layers.size() == model.layers.size(), "weights of ", layers.size(),
              " layers came for ", model.layers.size());
   MegakernelConfig config;
@@ -57,10 +58,11 @@ std::unique_ptr<MegakernelBackend> make_backend(
   config.final_norm = at<const float>(final_norm);
   config.lm_head = at<const uint8_t>(lm_head);
   config.embed = at<const uint8_t>(embed);
-  for (const auto& [tasks, offsets, n_splits, names] : schedules) {
+  for (const auto& [tasks, offsets, n_splits, n_queues, names] : schedules) {
     config.schedules.push_back({{tasks.data(), tasks.data() + tasks.size()},
                                 {offsets.data(), offsets.data() + offsets.size()},
                                 n_splits,
+                                n_queues,
                                 names});
   }
   config.max_pages = max_pages, config.wait_limit_ms = wait_limit_ms,
@@ -162,7 +164,7 @@ void bind_cuda(py::module_& m) {
   py::class_<MegakernelBackend, StepBackend>(m, "MegakernelBackend")
       .def(py::init(&make_backend), py::keep_alive<1, 11>(), "model"_a, "layers"_a, "final_norm"_a,
            "lm_head"_a, "embed"_a, "schedules"_a, "max_pages"_a, "wait_limit_ms"_a = 10000,
-           "spin_limit"_a = uint64_t{4000000}, "owners"_a = py::none())
+           "spin_limit"_a = uint32_t{4000000}, "owners"_a = py::none())
       .def_property_readonly("n_sms", &MegakernelBackend::n_sms)
       .def("step", &py_step, "rows"_a)
       .def("run", &py_run, "rows"_a, "n_steps"_a)
@@ -180,6 +182,7 @@ void bind_cuda(py::module_& m) {
             b.set_trace(at<uint64_t>(trace), slots);
           },
           "address"_a, "slots"_a)
+      .def("set_in_flight", &MegakernelBackend::set_in_flight, "n_bytes"_a)
       .def("set_step", &MegakernelBackend::set_step, "step"_a)
       .def("set_spin_limit", &MegakernelBackend::set_spin_limit, "turns"_a);
 }

@@ -36,9 +36,10 @@ const char* wait_name(uint32_t kind) {
                                            "a full partial tile",
                                            "an empty partial tile",
                                            "the other consumer warps",
+                                           "the route",
                                            "tagged data",
                                            "a counter"};
-  return kind < 9 ? kNames[kind] : "?";
+  return kind < 10 ? kNames[kind] : "?";
 }
 
 const char* opcode_text(int32_t opcode) {
@@ -88,7 +89,7 @@ void MegakernelBackend::fill_model(const ModelShape& m) {
   p.eps = m.eps, p.logit_scale = m.logit_scale, p.rope_theta = m.rope_theta;
   p.q_scale = static_cast<float>(m.attn_scale * std::numbers::log2e);
   p.final_norm = config_.final_norm, p.lm_head = config_.lm_head, p.embed = config_.embed;
-  p.spin_limit = config_.spin_limit;
+  p.spin_limit = config_.spin_limit, p.in_flight_bytes = config_.in_flight_bytes;
 }
 
 void MegakernelBackend::upload_layers() {
@@ -100,6 +101,7 @@ void MegakernelBackend::upload_layers() {
 }
 
 void MegakernelBackend::upload_schedules() {
+  params_.n_queues = 1;
   CHECK_THAT(config_.schedules.size() <= kMaxRows, "schedules for ", config_.schedules.size(),
              " rows");
   for (const MegakernelSchedule& schedule : config_.schedules) {
@@ -117,6 +119,7 @@ void MegakernelBackend::upload_schedules() {
                "uploading tasks");
     lists_.push_back(std::move(lists));
     max_splits_ = std::max(max_splits_, schedule.n_splits);
+    params_.n_queues = std::max(params_.n_queues, schedule.n_queues);
   }
 }
 
@@ -153,6 +156,8 @@ void MegakernelBackend::allocate_activations() {
   pages_ = DeviceBuffer<int32_t>(host_pages_.size());
   tokens_ = DeviceBuffer<int32_t>(2 * rows);
   abort_ = DeviceBuffer<uint32_t>(1);
+  queues_ = DeviceBuffer<uint32_t>(static_cast<size_t>(2) * p.n_queues);
+  p.queues = queues_.data();
   p.logits = logits_.data(), p.page_table = pages_.data();
   p.tokens = tokens_.data(), p.positions = tokens_.data() + kMaxRows;
   p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
@@ -242,9 +247,17 @@ void MegakernelBackend::step(const std::vector<BatchRow>& rows, std::vector<RowR
 // the tag starts anew.
 void MegakernelBackend::advance_tag() {
   if (++params_.step < kTagLimit) return;
-  params_.step = 1;
+  set_step(1);
+}
+
+// Each step uses the claim queues of its parity and clears the others for the next; after a jump both start at 0.
+void MegakernelBackend::set_step(uint32_t step) {
+  CHECK_THAT(step > 0 && step < kTagLimit, "step ", step, " is not in (0, 2^24)");
+  params_.step = step;
   check_cuda(cudaMemsetAsync(activations_.data(), 0, activations_.bytes(), stream_.get()),
              "clearing activations");
+  check_cuda(cudaMemsetAsync(queues_.data(), 0, queues_.bytes(), stream_.get()),
+             "clearing the claim queues");
 }
 
 void MegakernelBackend::launch(int n_rows) {

@@ -19,7 +19,7 @@ namespace pointcode {
 struct MegakernelSchedule {
   std::vector<TaskDescriptor> tasks;
   std::vector<int32_t> offsets;
-  int32_t n_splits = 1;
+  int32_t n_splits = 1, n_queues = 0;
   std::vector<std::string> wave_names;
 };
 
@@ -31,7 +31,9 @@ struct MegakernelConfig {
   std::vector<MegakernelSchedule> schedules;  // [n_rows - 1]
   int32_t max_pages = 0;                      // logical pages of the longest sequence
   int32_t wait_limit_ms = 10000;              // bound of the host's wait for a step
-  uint64_t spin_limit = 4000000;              // bound of every wait on the GPU, in turns
+  int32_t in_flight_bytes =
+      48 << 10;                   // of the ring per SM: more only makes small loads queue behind it
+  uint32_t spin_limit = 4000000;  // bound of every wait on the GPU, in turns
 };
 
 // Not thread-safe. Everything it launches goes to its own stream; a step returns when its tokens
@@ -57,9 +59,10 @@ class MegakernelBackend final : public StepBackend {
     params_.trace = trace, params_.trace_slots = slots;
   }
   // Pretends that `step` steps have run, to test the wrap of the tag.
-  void set_step(uint32_t step) { params_.step = step; }
+  void set_step(uint32_t step);
   // Limits the GPU's bounded waits; 0 makes the first long one expire.
-  void set_spin_limit(uint64_t turns) { params_.spin_limit = turns; }
+  void set_in_flight(int32_t bytes) { params_.in_flight_bytes = bytes; }
+  void set_spin_limit(uint32_t turns) { params_.spin_limit = turns; }
   int n_sms() const { return n_sms_; }
 
  private:
@@ -95,7 +98,7 @@ class MegakernelBackend final : public StepBackend {
   DeviceBuffer<uint8_t> activations_;  // all tagged buffers
   DeviceBuffer<float> logits_;
   DeviceBuffer<int32_t> pages_, tokens_;  // tokens_: (2, 8) tokens, positions
-  DeviceBuffer<uint32_t> abort_;
+  DeviceBuffer<uint32_t> abort_, queues_;
   std::unique_ptr<GpuSampler> sampler_;
   PinnedBuffer<int32_t> host_pages_, host_tokens_;
   PinnedBuffer<mk::Mailbox> mailbox_;

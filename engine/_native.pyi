@@ -396,7 +396,8 @@ class MegakernelBackend(StepBackend):
     rebuild it then.
 
     layers: per layer the device addresses of qkv, o, router (0: none), upgate, down, norm, K pages, V pages.
-    schedules[n - 1]: (tasks, offsets, attention splits, wave names) for n rows. `max_pages` bounds a row's page table.
+    schedules[n - 1]: (tasks, offsets, attention splits, claim queues, wave names) for n rows. `max_pages` bounds a
+    row's page table.
     """
 
     def __init__(
@@ -406,7 +407,7 @@ class MegakernelBackend(StepBackend):
         final_norm: int,
         lm_head: int,
         embed: int,
-        schedules: Sequence[tuple[NDArray[np.void], NDArray[np.int32], int, Sequence[str]]],
+        schedules: Sequence[tuple[NDArray[np.void], NDArray[np.int32], int, int, Sequence[str]]],
         max_pages: int,
         wait_limit_ms: int = 10000,
         spin_limit: int = 4000000,
@@ -428,6 +429,9 @@ class MegakernelBackend(StepBackend):
 
     def set_trace(self, address: int, slots: int) -> None:
         """Where a build with POINTCODE_MK_TRACE writes time stamps (SMs, 256, 16) uint64; 0: nowhere."""
+
+    def set_in_flight(self, n_bytes: int) -> None:
+        """Bytes of the weight ring that each SM keeps under way."""
 
     def set_step(self, step: int) -> None:
         """The step counter, to test the wrap of the tag at 2^24."""

@@ -107,7 +107,7 @@ def megakernel_backend(
         model.final_norm.data_ptr(),
         model.head.data.data_ptr(),
         model.embed.data.data_ptr(),
-        [(s.tasks, s.offsets, s.n_splits, list(s.wave_names)) for s in schedules],
+        [(s.tasks, s.offsets, s.n_splits, s.n_queues, list(s.wave_names)) for s in schedules],
         pages_for(context_tokens) + 1,
         wait_limit_ms=wait_limit_ms,
         owners=(model, kv),
