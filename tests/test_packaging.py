@@ -14,13 +14,15 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SHIPPED = [path for folder in ("pointcode_local", "engine", "tools") for path in (ROOT / folder).glob("**/*.py")]
 OWN = {"pointcode_local"}
+MODULE_OF = {"markdown_it_py": "markdown_it"}  # where the import name differs from the distribution's
 # Imported only where they happen to be installed; each import says what to do when they are not.
 OPTIONAL = {"xllamacpp", "mcp", "acp", "triton", "transformers"}
 
 
-def distribution_names() -> set[str]:
+def declared_modules() -> set[str]:
     requirements = PROJECT["project"]["dependencies"]
-    return {re.split(r"[<>=!~\[; ]", line)[0].replace("-", "_").lower() for line in requirements}
+    names = {re.split(r"[<>=!~\[; ]", line)[0].replace("-", "_").lower() for line in requirements}
+    return {MODULE_OF.get(name, name) for name in names}
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -35,7 +37,7 @@ def imported_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_import_of_a_shipped_file_is_a_declared_dependency(path: Path):
-    known = set(sys.stdlib_module_names) | OWN | OPTIONAL | distribution_names()
+    known = set(sys.stdlib_module_names) | OWN | OPTIONAL | declared_modules()
     assert imported_modules(path) - known == set()
 
 
