@@ -138,9 +138,9 @@ def _upgate(
 def _slices(plan: ModelPlan, tiles: int, rows: int, n: int, load: NDArray[np.float64]) -> NDArray[np.int64]:
     """Borders of the fixed slices of union x tiles, in 1/65536; what lies past the last border is claimed.
 
-    The slices make up for what a processor did before the gate/up (`load`, in tiles), up to CLAIMED of its share; claims
-    level what nobody can know (memory is not equally near to all SMs). Every slice holds at least one item of the
-    smallest union, so nobody can fall a layer behind."""
+    The slices make up for what a processor did before the gate/up (`load`, in tiles), up to CLAIMED of its share;
+    claims level what nobody can know (memory is not equally near to all SMs). Every slice holds at least one item of
+    the smallest union, so nobody can fall a layer behind."""
     fewest = plan.top_k * tiles
     n = min(n, fewest)
     expected = plan.n_experts * (1 - (1 - plan.top_k / plan.n_experts) ** rows) * tiles
