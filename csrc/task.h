@@ -61,14 +61,15 @@ struct TaskDescriptor {
   int32_t flags;       // TaskFlag bits
   int32_t wait_counter[kMaxWaits];  // kNone: unused
   int32_t wait_target[kMaxWaits];   // proceed when the counter has reached this value
-  int32_t signal;      // counter to add 1 to when the task's writes are visible, or kNone
-  int32_t queue;       // claim queue of the DRAIN opcodes, or kNone
-  int32_t n_rows;      // live rows the schedule was made for
-  int32_t slice_lo;    // kFlagSliced: first item = items * slice_lo / 65536
-  int32_t slice_hi;    //              end        = items * slice_hi / 65536
-  int32_t wave;        // index into the schedule's wave names
-  int32_t ordinal;     // position of the task in the whole schedule: its name in errors and traces
-  int32_t claim_begin; // kFlagSliced with a queue: items from items * claim_begin / 65536 on are claimed one by one
+  int32_t signal;    // counter to add 1 to when the task's writes are visible, or kNone
+  int32_t queue;     // claim queue of the DRAIN opcodes, or kNone
+  int32_t n_rows;    // live rows the schedule was made for
+  int32_t slice_lo;  // kFlagSliced: first item = items * slice_lo / 65536
+  int32_t slice_hi;  //              end        = items * slice_hi / 65536
+  int32_t wave;      // index into the schedule's wave names
+  int32_t ordinal;   // position of the task in the whole schedule: its name in errors and traces
+  int32_t
+      claim_begin;  // kFlagSliced with a queue: items from items * claim_begin / 65536 on are claimed one by one
   int32_t reserved[10];
 };
 static_assert(sizeof(TaskDescriptor) == 128);
