@@ -164,7 +164,7 @@ void bind_cuda(py::module_& m) {
   py::class_<MegakernelBackend, StepBackend>(m, "MegakernelBackend")
       .def(py::init(&make_backend), py::keep_alive<1, 11>(), "model"_a, "layers"_a, "final_norm"_a,
            "lm_head"_a, "embed"_a, "schedules"_a, "max_pages"_a, "wait_limit_ms"_a = 10000,
-           "spin_limit"_a = uint32_t{4000000}, "owners"_a = py::none())
+           "spin_limit"_a = uint32_t{300000}, "owners"_a = py::none())
       .def_property_readonly("n_sms", &MegakernelBackend::n_sms)
       .def("step", &py_step, "rows"_a)
       .def("run", &py_run, "rows"_a, "n_steps"_a)

@@ -70,6 +70,8 @@ MegakernelBackend::MegakernelBackend(const ModelShape& model, MegakernelConfig c
       mailbox_(1) {
   CHECK_THAT(model.n_layers == static_cast<int32_t>(config_.layers.size()), "weights of ",
              config_.layers.size(), " layers came for ", model.n_layers);
+  CHECK_THAT(model.n_experts % 4 == 0 && model.n_experts <= mk::kMaxExperts, model.n_experts,
+             " experts; the kernel takes multiples of 4 up to ", mk::kMaxExperts);
   for (const LayerShape& layer : model.layers) group_used_[layer.sliding] = true;
   fill_model(model);
   upload_schedules();

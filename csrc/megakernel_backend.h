@@ -33,7 +33,7 @@ struct MegakernelConfig {
   int32_t wait_limit_ms = 10000;              // bound of the host's wait for a step
   int32_t in_flight_bytes =
       48 << 10;                   // of the ring per SM: more only makes small loads queue behind it
-  uint32_t spin_limit = 4000000;  // bound of every wait on the GPU, in turns
+  uint32_t spin_limit = 300000;  // bound of every wait on the GPU, in turns of 1 to 20 us
 };
 
 // Not thread-safe. Everything it launches goes to its own stream; a step returns when its tokens

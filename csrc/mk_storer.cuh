@@ -163,7 +163,8 @@ struct Storer {
         switch (op) {
           case Opcode::kQkvProj: qkv(d, layer, tile, row, live, x); break;
           case Opcode::kRouterGemm:
-            if (live) put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
+            if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
+              put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
             break;
           case Opcode::kLmHead:
             if (live && tile * 16 + out_row() < p.vocab) p.logits[static_cast<size_t>(row) * p.vocab + tile * 16 + out_row()] = x * p.logit_scale;
