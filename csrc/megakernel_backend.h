@@ -32,7 +32,7 @@ struct MegakernelConfig {
   int32_t max_pages = 0;                      // logical pages of the longest sequence
   int32_t wait_limit_ms = 10000;              // bound of the host's wait for a step
   int32_t in_flight_bytes =
-      48 << 10;                   // of the ring per SM: more only makes small loads queue behind it
+      48 << 10;                  // of the ring per SM: more only makes small loads queue behind it
   uint32_t spin_limit = 300000;  // bound of every wait on the GPU, in turns of 1 to 20 us
 };
 
