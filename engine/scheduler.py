@@ -71,7 +71,7 @@ def build(
     if order == "lean":
         waves = lean_waves(plan, n_rows, n_processors, n_splits)
     else:
-        waves = _published_waves(plan, ORDERS[order], n_rows, n_processors, n_splits)
+        waves = published_waves(plan, ORDERS[order], n_rows, n_processors, n_splits)
     return deal(waves, order=order, n_rows=n_rows, n_processors=n_processors, n_splits=n_splits)
 
 
@@ -110,7 +110,8 @@ def _owners(wave: Wave, n_processors: int) -> NDArray[np.int32]:
     return wave.tasks["ordinal"].astype(np.int32) % np.int32(n_processors)
 
 
-def _published_waves(plan: ModelPlan, order: tuple[str, ...], n_rows: int, n: int, n_splits: int) -> list[Wave]:
+def published_waves(plan: ModelPlan, order: tuple[str, ...], n_rows: int, n: int, n_splits: int) -> list[Wave]:
+    """The waves of one step in a published order, not yet dealt to processors."""
     waves: list[Wave] = []
     before: tuple[str, ...] = ()
     add_flags = 0

@@ -45,19 +45,22 @@ def make_backend(
     n_processors: int = 2,
     max_rows: int = 3,
     kv_format: WeightFormat = WeightFormat.F32,
+    schedules: Sequence[Schedule] | None = None,
     **options: object,
 ) -> _native.CpuBackend:
-    """A backend whose KV pages hold NaN until they are written."""
+    """A backend whose KV pages hold NaN until they are written. `schedules`: one for each number of rows that is run."""
     config = weights.config
     shape, owners = native_shape(weights)
     plan = model_plan(config)
-    schedules = [build(plan, order=order, n_rows=n, n_processors=n_processors) for n in range(1, max_rows + 1)]
+    if schedules is None:
+        schedules = [build(plan, order=order, n_rows=n, n_processors=n_processors) for n in range(1, max_rows + 1)]
+    by_rows = {s.n_rows: lists(s) for s in schedules}
     size = (2, config.n_layers, N_PAGES, config.n_kv_heads, 64, config.head_dim)
     pages = torch.full(size, float("nan"), dtype=DTYPES[kv_format])
     return _native.CpuBackend(
         shape,
         *([pages[part, layer].data_ptr() for layer in range(config.n_layers)] for part in (0, 1)),
-        [lists(s) for s in schedules],
+        [by_rows.get(n) for n in range(1, max(by_rows) + 1)],
         max_splits=schedules[0].n_splits,
         kv_format=kv_format,
         owners=(owners, pages),
