@@ -48,7 +48,7 @@ def make_backend(
     schedules: Sequence[Schedule] | None = None,
     **options: object,
 ) -> _native.CpuBackend:
-    """A backend whose KV pages hold NaN until they are written. `schedules`: one for each number of rows that is run."""
+    """A backend whose KV pages hold NaN until they are written. `schedules`: one for each number of rows."""
     config = weights.config
     shape, owners = native_shape(weights)
     plan = model_plan(config)
