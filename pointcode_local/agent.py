@@ -31,6 +31,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionLog
+from pointcode_local.steps import split_steps
 from pointcode_local.turn import AgentLimits, Core, Stop, Turn
 from pointcode_local.window import Window
 
@@ -147,7 +148,8 @@ class Agent:
     async def _turn(self, prompt: str) -> None:
         """One prompt to its end."""
         self._n_turns += 1
-        turn = Turn(self._core, self._n_turns)
+        prompt, *later = split_steps(prompt) if self._core.model.is_small else [prompt]
+        turn = Turn(self._core, self._n_turns, prompt, later)
         first = not self._core.conversation.has_user_message
         self._emit(TurnStarted(prompt))
         try:
@@ -174,7 +176,8 @@ class Agent:
         if first:
             for rule in context_files.rules(self._core.box.root, self._home):
                 self._emit(rule)
-            self._emit(context_files.environment(self._core.box.root, mode))
+            small = self._core.model.is_small
+            self._emit(context_files.environment(self._core.box.root, mode, small_model=small))
         elif mode != self._told_mode:
             note = (
                 context_files.PLAN_NOTE if mode == "plan" else "Files may be changed again, as far as the user permits."

@@ -51,9 +51,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def environment(cwd: Path, mode: str) -> ContextAdded:
-    """Where the model works; part of the first user message, never of the head."""
+def environment(cwd: Path, mode: str, *, small_model: bool = False) -> ContextAdded:
+    """Where the model works; part of the first user message, never of the head. A small model would paste the folder's
+    name into paths, so it is not told."""
     text = f"[environment] Working folder: {cwd}. System: {platform.system()}. Permission mode: {mode}."
+    if small_model:
+        text = "[environment] Give paths exactly as the user names them."
     return ContextAdded("environment", text + (f" {PLAN_NOTE}" if mode == "plan" else ""))
 
 

@@ -26,6 +26,7 @@ from pointcode_local.loop_guard import NOTE as LOOP_NOTE
 from pointcode_local.loop_guard import LoopGuard
 from pointcode_local.replies import Reply, read_reply
 from pointcode_local.runner import CallRunner, Conduct, Toolbox
+from pointcode_local.steps import next_step, wanted_call
 from pointcode_local.window import Window
 
 MAX_BROKEN = 3  # broken streams in a row before the turn gives up
@@ -92,9 +93,13 @@ class Core:
 class Turn:
     """One prompt being worked on."""
 
-    def __init__(self, core: Core, number: int) -> None:
+    def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
         self._core = core
         self._number = number
+        self._later_steps = list(later_steps)
+        self._wanted_call = wanted_call(prompt, self._tool_names())
+        self._changes: list[tuple[str, dict[str, object]]] = []  # calls of this step that changed files
+        self._files: dict[str, str] = {}  # their files as they are now
         self._guard = LoopGuard()
         self._reply: Reply | None = None  # until it is in the history
         self._runner: CallRunner | None = None
@@ -115,7 +120,17 @@ class Turn:
                 raise Stop("limit", f"stopped after {self.n_calls} model calls (the limit of turns)")
             await self._make_room()
             if await self._ask() and not core.steers:
-                return
+                if not self._later_steps:
+                    return
+                self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Small models get a prompt of several steps one by one, with the files that they changed so far."""
+        step = self._later_steps.pop(0)
+        self._wanted_call = wanted_call(step, self._tool_names())
+        self._core.emit(Steered(next_step(step, self._files)))
+        self._changes = []
+        self._guard = LoopGuard()
 
     def _take_steers(self) -> None:
         steers = self._core.take_steers()
@@ -175,7 +190,9 @@ class Turn:
             core.emit, core.wait_answer, lambda text: cut(text, core.conversation.messages_so_far), self._number
         )
         self._runner = CallRunner(core.box, conduct)
-        request = ChatRequest(messages, core.box.specs, core.limits.max_tokens, core.sampling)
+        request = ChatRequest(
+            messages, core.box.specs, core.limits.max_tokens, core.sampling, tool_choice=self._tool_choice()
+        )
         self.n_calls += 1
         try:
             await read_reply(
@@ -192,6 +209,15 @@ class Turn:
         self._n_broken = 0
         self._report_usage()
         return await self._conclude()
+
+    def _tool_choice(self) -> str:
+        """Small models are held to a call until the change that was asked for is made, and to an answer after it."""
+        if not self._core.model.is_small or self._wanted_call == "auto":
+            return "auto"
+        return "none" if self._changes else self._wanted_call
+
+    def _tool_names(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self._core.box.specs)
 
     def _overflowed(self, error: ContextOverflow) -> None:
         """The server counts more tokens than we do: learn, and compact before asking again."""
@@ -248,7 +274,21 @@ class Turn:
             self._put_in_history()
         results = await runner.wait()
         self._runner = None
+        if self._core.model.is_small and self._only_repeats(results):
+            return True
         self._take_results(results, was_cut=bool(reply.cut_calls))
+        return False
+
+    def _only_repeats(self, results: Sequence[ToolFinished]) -> bool:
+        """True when a reply makes nothing but changes that were already made: a small model's way of being done."""
+        made = [(result.name, result.arguments) for result in results]
+        if made and all(call in self._changes for call in made):
+            return True
+        for result in results:
+            if result.diffs and not result.is_error:
+                self._changes.append((result.name, result.arguments))
+                self._files |= {diff.path: diff.after for diff in result.diffs if diff.after is not None}
+                self.text = result.text
         return False
 
     def _answer(self) -> bool:
