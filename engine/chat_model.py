@@ -140,10 +140,12 @@ class LocalChatModel:
                     for delta in reply.finish(event.reason, event.error):
                         yield delta
                 else:
-                    for delta in reply.feed(event.ids):
-                        yield delta
-                    if reply.finished or (budget is not None and reply.thought_tokens >= budget):
-                        return
+                    # One by one: how many ids arrive together is chance, where the thought ends must not be.
+                    for token in event.ids:
+                        for delta in reply.feed([token]):
+                            yield delta
+                        if reply.finished or (budget is not None and reply.thought_tokens >= budget):
+                            return
 
     def _token_request(self, request: ChatRequest, prompt_ids: Sequence[int], in_reasoning: bool) -> Request:
         room = max(1, self.context_tokens - len(prompt_ids))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from pointcode_local.engine.chat_model import LocalChatModel, open_chat_model, recommended_sampling
+from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import ContextOverflow, RequestError
 from pointcode_local.engine.parts import EngineOptions
 from pointcode_local.engine.types import (
@@ -22,7 +24,11 @@ from pointcode_local.engine.types import (
     Message,
     PrefillProgress,
     ReasoningText,
+    Request,
     SamplingParams,
+    StreamFinished,
+    TokenEvent,
+    TokensDecoded,
     ToolCallReady,
     ToolSpec,
 )
@@ -157,10 +163,35 @@ def test_an_answer_is_held_to_a_response_schema(any_model: LocalChatModel) -> No
     assert end_of(deltas).reason == "stop"
 
 
-def test_a_thought_that_never_closes_is_closed_when_its_budget_is_spent(any_model: LocalChatModel) -> None:
+class OneLump:
+    """The engine as a late reader sees it: all tokens of a stream arrive in one event."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def stream(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        ids: list[int] = []
+        async with aclosing(self._engine.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, TokensDecoded):
+                    ids += event.ids
+                    continue
+                if isinstance(event, StreamFinished):
+                    yield TokensDecoded(tuple(ids))
+                yield event
+
+
+@pytest.mark.parametrize("late_reader", [False, True])
+def test_a_thought_that_never_closes_is_closed_when_its_budget_is_spent(
+    any_model: LocalChatModel, late_reader: bool
+) -> None:
     if any_model.files.config.family != "cohere2_moe":
         pytest.skip("only this family begins inside a thought")
-    thrifty = LocalChatModel(any_model.engine, any_model.files, reasoning_budget=12)
+    engine = cast("Engine", OneLump(any_model.engine)) if late_reader else any_model.engine
+    thrifty = LocalChatModel(engine, any_model.files, reasoning_budget=12)
     markers = any_model.files.tokenizer.markers
     # Neither may random weights end the turn at once, nor begin another thought.
     unwanted = {*any_model.files.stop_ids, markers["<|END_THINKING|>"], markers["<|START_THINKING|>"]}
