@@ -16,16 +16,20 @@ constexpr int kHelperRegisters = 168, kConsumerRegisters = 168;
 
 template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
-  for (int i = 0; i < Smem<NB>::kStages; i++) mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
-  for (int i = 0; i < kDescSlots; i++) mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
-  for (int i = 0; i < Fixed<NB>::kRedSlots; i++) mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
+  for (int i = 0; i < Smem<NB>::kStages; i++)
+    mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
+  for (int i = 0; i < kDescSlots; i++)
+    mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
+  for (int i = 0; i < Fixed<NB>::kRedSlots; i++)
+    mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
   mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
   mbar_init_fence();
 }
 
 // Warps 0 and 3: warp 0 feeds the descriptors, warp 3 routes; both merge attention splits.
 template <int NB>
-__device__ __forceinline__ void controller_and_combiner(const Params& p, const TaskDescriptor* list, int n, int half) {
+__device__ __forceinline__ void controller_and_combiner(const Params& p, const TaskDescriptor* list,
+                                                        int n, int half) {
   DescriptorReader<NB> reader;
   DescriptorFeed<NB> feed{p, list, n, 0};
   int routed = -1;
@@ -50,10 +54,13 @@ __device__ void rope_table(Smem<NB>& s, const Params& p) {
   const int half = p.head_dim / 2;
   for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
     const int row = i / half, k = i % half;
-    const float frequency = 1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
-    const double turns = static_cast<double>(static_cast<float>(p.positions[row]) * frequency) * 0.31830988618379067;  // / pi
+    const float frequency =
+        1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
+    const double turns = static_cast<double>(static_cast<float>(p.positions[row]) * frequency) *
+                         0.31830988618379067;  // / pi
     float sine, cosine;
-    sincospif(static_cast<float>(turns - 2.0 * rint(turns * 0.5)), &sine, &cosine);  // no slow path, no local memory
+    sincospif(static_cast<float>(turns - 2.0 * rint(turns * 0.5)), &sine,
+              &cosine);  // no slow path, no local memory
     s.f.rope[row][k] = {cosine, sine};
   }
 }
@@ -61,13 +68,17 @@ __device__ void rope_table(Smem<NB>& s, const Params& p) {
 template <int NB>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
   Smem<NB>& s = smem<NB>();
-  const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x], n = p.offsets[blockIdx.x + 1] - begin;
+  const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x],
+            n = p.offsets[blockIdx.x + 1] - begin;
   if (threadIdx.x == 0) init_barriers(s);
   rope_table(s, p);
   if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i < p.n_queues; i += kThreads) p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
-  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads) (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
-  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads) (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
+    for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
+      p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
+  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
+    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
+  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
+    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   __syncthreads();
   if (warp >= kFirstConsumer) {
     set_fewer_registers<kConsumerRegisters>();
@@ -76,26 +87,35 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
     set_more_registers<kHelperRegisters>();
     if (warp == kProducer) Producer<NB>{p}.loop(n);
     if (warp == kStorer) Storer<NB>{p}.loop(n);
-    if (warp == kController || warp == kCombiner) controller_and_combiner<NB>(p, p.tasks + begin, n, warp == kCombiner);
+    if (warp == kController || warp == kCombiner)
+      controller_and_combiner<NB>(p, p.tasks + begin, n, warp == kCombiner);
   }
 }
 
 template <int NB>
 cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
   static const cudaError_t ready =
-      cudaFuncSetAttribute(decode_step<NB>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Smem<NB>)));
+      cudaFuncSetAttribute(decode_step<NB>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(sizeof(Smem<NB>)));
   if (ready != cudaSuccess) return ready;
   void* args[] = {const_cast<Params*>(&p)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(decode_step<NB>), dim3(n_sms), dim3(kThreads), args, sizeof(Smem<NB>), stream);
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(decode_step<NB>), dim3(n_sms),
+                                     dim3(kThreads), args, sizeof(Smem<NB>), stream);
 }
 
 }  // namespace
 
 int smem_bytes(int n_rows) {
-  return static_cast<int>(n_rows <= 1 ? sizeof(Smem<1>) : n_rows <= 2 ? sizeof(Smem<2>) : n_rows <= 4 ? sizeof(Smem<4>) : sizeof(Smem<8>));
+  return static_cast<int>(n_rows <= 1   ? sizeof(Smem<1>)
+                          : n_rows <= 2 ? sizeof(Smem<2>)
+                          : n_rows <= 4 ? sizeof(Smem<4>)
+                                        : sizeof(Smem<8>));
 }
 int ring_stages(int n_rows) {
-  return n_rows <= 1 ? Smem<1>::kStages : n_rows <= 2 ? Smem<2>::kStages : n_rows <= 4 ? Smem<4>::kStages : Smem<8>::kStages;
+  return n_rows <= 1   ? Smem<1>::kStages
+         : n_rows <= 2 ? Smem<2>::kStages
+         : n_rows <= 4 ? Smem<4>::kStages
+                       : Smem<8>::kStages;
 }
 
 }  // namespace pointcode::mk

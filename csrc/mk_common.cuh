@@ -41,8 +41,10 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kFetch = NB >= 4 ? 12 : 8;  // 16-byte pieces of activations that a consumer lane loads at once
-  static constexpr int kActBytes = NB * 512 > kFetch * 256 ? NB * 512 : kFetch * 256;  // per warp: normed or fetched input
+  static constexpr int kFetch =
+      NB >= 4 ? 12 : 8;  // 16-byte pieces of activations that a consumer lane loads at once
+  static constexpr int kActBytes =
+      NB * 512 > kFetch * 256 ? NB * 512 : kFetch * 256;  // per warp: normed or fetched input
   alignas(16) uint8_t act[kConsumers][kActBytes];
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];  // gate/up: the unit's item
@@ -53,7 +55,7 @@ struct Fixed {  // everything in shared memory but the ring
   float square_sum[2][NB][kConsumers];
   alignas(16) float2 rope[NB][kMaxHeadDim / 2];
   float logits[NB][kMaxExperts];  // the router's, while the producer makes the route
-  float owned[4][NB][16];  // this SM's residual tiles
+  float owned[4][NB][16];         // this SM's residual tiles
   Route route[2];
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
@@ -62,12 +64,14 @@ struct Fixed {  // everything in shared memory but the ring
 
 template <int NB>
 struct Smem {
-  static constexpr int kStages = (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
+  static constexpr int kStages =
+      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
   static_assert(kStages >= 8);
   alignas(1024) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
-  int32_t item[kStages];  // with the first stage of a gate/up tile: its item, or kNoItem at the end of the task
+  int32_t item
+      [kStages];  // with the first stage of a gate/up tile: its item, or kNoItem at the end of the task
 };
 static_assert(sizeof(Smem<1>) <= kMaxSmem && sizeof(Smem<8>) <= kMaxSmem);
 
@@ -79,32 +83,35 @@ struct Slice {
 // The block's shared memory. Found through the symbol each time, so that the compiler sees shared-space addresses.
 template <int NB>
 __device__ __forceinline__ Smem<NB>& smem() {
-  extern __shared__ __align__(1024) uint8_t raw[];
-  return *reinterpret_cast<Smem<NB>*>(raw);
+  return *reinterpret_cast<Smem<NB>*>(dynamic_smem());
 }
 
 // ------------------------------------------------------------------------------------------------ bounded waits
 // Called once per turn of every spin. The first waiter to reach the limit names itself in the mailbox and ends; the others
 // reach theirs and follow, so the kernel ends and the host finds the mailbox. Nothing waits in a hardware barrier that a
 // missing warp could hang. Inline on purpose: a call would push the caller's state to memory.
-__device__ __forceinline__ void spin(const Params& p, uint32_t n, int ordinal, WaitKind kind, uint32_t seen, uint32_t wanted) {
-  if (n < p.spin_limit) return;
+__device__ __forceinline__ void spin(const Params& p, uint32_t n, int ordinal, WaitKind kind,
+                                     uint32_t seen, uint32_t wanted) {
+  if (n < p.spin_limit) return spin_pause();
   if (atomicExch(p.abort_flag, 1u) == 0u) {
     const uint32_t who = blockIdx.x << 16 | (threadIdx.x >> 5) << 8 | static_cast<uint32_t>(kind);
     *reinterpret_cast<uint4*>(p.mailbox) = {who, static_cast<uint32_t>(ordinal), seen, wanted};
   }
-  asm volatile("exit;");
-  __builtin_unreachable();
+  exit_thread();
 }
-__device__ __forceinline__ void mbar_wait(const Params& p, uint64_t* bar, uint32_t parity, int ordinal, WaitKind kind) {
+__device__ __forceinline__ void mbar_wait(const Params& p, uint64_t* bar, uint32_t parity,
+                                          int ordinal, WaitKind kind) {
 #pragma unroll 1
   for (uint32_t n = 1; !mbar_try_wait(bar, parity); n++) spin(p, n, ordinal, kind, parity, 0);
 }
 
 // ------------------------------------------------------------------------------------------------ tagged hand-over
-__device__ __forceinline__ uint32_t tag_of(const Params& p, int layer) { return p.step * 256u + static_cast<uint32_t>(layer); }
+__device__ __forceinline__ uint32_t tag_of(const Params& p, int layer) {
+  return p.step * 256u + static_cast<uint32_t>(layer);
+}
 __device__ __forceinline__ void put(uint8_t* base, int index, uint32_t payload, uint32_t tag) {
-  store_relaxed(base + static_cast<size_t>(index) * 8, (static_cast<uint64_t>(tag) << 32) | payload);
+  store_relaxed(base + static_cast<size_t>(index) * 8,
+                (static_cast<uint64_t>(tag) << 32) | payload);
 }
 __device__ __forceinline__ void put(uint8_t* base, int index, float payload, uint32_t tag) {
   put(base, index, __float_as_uint(payload), tag);
@@ -115,11 +122,13 @@ __device__ __forceinline__ bool tagged(uint4 v, uint32_t tag) { return v.y == ta
 // tag. A piece at kNowhere is zero.
 constexpr uint32_t kNowhere = ~0u;
 template <int N>
-__device__ __forceinline__ void gather(const Params& p, int ordinal, uint32_t tag, const uint8_t* base, uint4 (&x)[N], const uint32_t (&from)[N]) {
+__device__ __forceinline__ void gather(const Params& p, int ordinal, uint32_t tag,
+                                       const uint8_t* base, uint4 (&x)[N],
+                                       const uint32_t (&from)[N]) {
 #pragma unroll 1
   for (uint32_t n = 1;; n++) {
     bool ok = true;
-    asm volatile("" : "+l"(base));  // keeps the sums below out of registers between turns
+    base = opaque(base);  // keeps the sums below out of registers between turns
 #pragma unroll
     for (int i = 0; i < N; i++) {
       x[i] = {0, tag, 0, tag};
@@ -152,7 +161,8 @@ struct DescriptorReader {
   __device__ __forceinline__ const TaskDescriptor& open(const Params& p) {
     const uint32_t slot = i % kDescSlots;
     Fixed<NB>& f = smem<NB>().f;
-    mbar_wait(p, &f.desc_full[slot], (i / kDescSlots) & 1, static_cast<int>(i), WaitKind::kDescriptor);
+    mbar_wait(p, &f.desc_full[slot], (i / kDescSlots) & 1, static_cast<int>(i),
+              WaitKind::kDescriptor);
     return f.desc[slot];
   }
   __device__ __forceinline__ void close() {
@@ -171,7 +181,8 @@ __device__ __forceinline__ PageRange page_range(const Params& p, int row, bool s
   const int position = p.positions[row];
   const int first = sliding ? max(0, position - p.window + 1) : 0;
   const int first_page = first / kPageTokens, n = position / kPageTokens - first_page + 1;
-  return {first_page + n * split / p.n_splits, first_page + n * (split + 1) / p.n_splits, first, position};
+  return {first_page + n * split / p.n_splits, first_page + n * (split + 1) / p.n_splits, first,
+          position};
 }
 
 #ifdef POINTCODE_MK_TRACE

@@ -7,15 +7,16 @@
 
 namespace pointcode::mk {
 
-constexpr int kThreads = 384;        // 12 warps: controller, producer, storer, combiner, 8 consumers
-constexpr int kConsumers = 8;        // consumer warps; each takes 1/8 of every stage's k-tiles
-constexpr int kStageBytes = 16384;   // ring stage: 16 rows x 512 (K = 2048, 4096), or one K or V page of one head
-constexpr int kMaxSplits = 33;       // attention splits that one combiner merges
-constexpr int kMaxExperts = 128;     // four router logits per lane
+constexpr int kThreads = 384;  // 12 warps: controller, producer, storer, combiner, 8 consumers
+constexpr int kConsumers = 8;  // consumer warps; each takes 1/8 of every stage's k-tiles
+constexpr int kStageBytes =
+    16384;  // ring stage: 16 rows x 512 (K = 2048, 4096), or one K or V page of one head
+constexpr int kMaxSplits = 33;    // attention splits that one combiner merges
+constexpr int kMaxExperts = 128;  // four router logits per lane
 constexpr int kMaxTopK = 8;
-constexpr int kMaxHidden = 2048;     // 16 k-tiles per warp are kept in shared memory
+constexpr int kMaxHidden = 2048;  // 16 k-tiles per warp are kept in shared memory
 constexpr int kMaxHeadDim = 128;
-constexpr int kMaxGroup = 8;         // query heads per KV head: the N = 8 columns of one mma
+constexpr int kMaxGroup = 8;  // query heads per KV head: the N = 8 columns of one mma
 
 enum LayerFlag : int32_t { kLayerRope = 1, kLayerSliding = 2, kLayerMoe = 4 };
 
@@ -26,8 +27,8 @@ struct Layer {
   const uint8_t* router;
   const uint8_t* upgate;  // dense, or a bank of experts
   const uint8_t* down;
-  const float* norm;      // (hidden)
-  uint8_t* k;             // [page][kv head][64 tokens x head_dim] bf16 in mma fragment order
+  const float* norm;  // (hidden)
+  uint8_t* k;         // [page][kv head][64 tokens x head_dim] bf16 in mma fragment order
   uint8_t* v;
   int32_t flags;
   int32_t intermediate;
@@ -51,40 +52,52 @@ struct Mailbox {
   uint32_t who;  // SM << 16 | warp << 8 | WaitKind
   uint32_t ordinal, seen, wanted;
 };
-enum class WaitKind : int32_t { kNone, kDescriptor, kRingFull, kRingEmpty, kReduceFull, kReduceEmpty, kWarpSync, kRoute, kData, kCounter };
+enum class WaitKind : int32_t {
+  kNone,
+  kDescriptor,
+  kRingFull,
+  kRingEmpty,
+  kReduceFull,
+  kReduceEmpty,
+  kWarpSync,
+  kRoute,
+  kData,
+  kCounter
+};
 
 // Activations handed between SMs are "tagged": 8 bytes carry 4 bytes of payload (one fp32 or two bf16) and a 4-byte tag
 // (step, layer); the reader polls the data itself, so a hand-off needs no fence and no counter.
 struct Params {
-  int32_t hidden, n_heads, n_kv_heads, head_dim, vocab, n_experts, top_k, n_layers, n_rows, window, n_splits;
+  int32_t hidden, n_heads, n_kv_heads, head_dim, vocab, n_experts, top_k, n_layers, n_rows, window,
+      n_splits;
   int32_t norm_topk, max_pages, n_queues, n_owners;  // n_owners: SMs that own residual tiles
-  float eps, q_scale, logit_scale, rope_theta;  // q_scale: attention scale x log2(e)
-  const Layer* layers;       // (n_layers)
+  float eps, q_scale, logit_scale, rope_theta;       // q_scale: attention scale x log2(e)
+  const Layer* layers;                               // (n_layers)
   const float* final_norm;
-  const uint8_t* lm_head;    // packed (vocab, hidden); the embedding is read from it when tied
-  const uint8_t* embed;      // packed like lm_head
-  const int32_t* tokens;     // (n_rows)
-  const int32_t* positions;  // (n_rows)
-  const int32_t* page_table; // (2 groups, 8 rows, max_pages)
-  uint8_t* residual;         // tagged fp32 (8, hidden)
-  uint8_t* q;                // tagged bf16x2 (8, heads * head_dim / 2)
-  uint8_t* k_new;            // tagged fp32 (8, kv heads * head_dim)
+  const uint8_t* lm_head;     // packed (vocab, hidden); the embedding is read from it when tied
+  const uint8_t* embed;       // packed like lm_head
+  const int32_t* tokens;      // (n_rows)
+  const int32_t* positions;   // (n_rows)
+  const int32_t* page_table;  // (2 groups, 8 rows, max_pages)
+  uint8_t* residual;          // tagged fp32 (8, hidden)
+  uint8_t* q;                 // tagged bf16x2 (8, heads * head_dim / 2)
+  uint8_t* k_new;             // tagged fp32 (8, kv heads * head_dim)
   uint8_t* v_new;
-  uint8_t* router;           // tagged fp32 (8, experts)
-  uint8_t* part;             // tagged fp32 (8, kv heads, splits, 8 heads, head_dim + 4)
-  uint8_t* attn;             // tagged bf16x2 (8, heads * head_dim / 2)
-  uint8_t* ffn;              // tagged bf16x2 (8, top_k, intermediate / 2)
-  float* logits;             // (8, vocab)
+  uint8_t* router;  // tagged fp32 (8, experts)
+  uint8_t* part;    // tagged fp32 (8, kv heads, splits, 8 heads, head_dim + 4)
+  uint8_t* attn;    // tagged bf16x2 (8, heads * head_dim / 2)
+  uint8_t* ffn;     // tagged bf16x2 (8, top_k, intermediate / 2)
+  float* logits;    // (8, vocab)
   const TaskDescriptor* tasks;
-  const int32_t* offsets;    // (gridDim + 1)
-  uint32_t* queues;          // (2, n_queues): one set per step parity; the other one is zeroed meanwhile
+  const int32_t* offsets;  // (gridDim + 1)
+  uint32_t* queues;  // (2, n_queues): one set per step parity; the other one is zeroed meanwhile
   uint32_t* abort_flag;
-  Mailbox* mailbox;          // host-visible
-  int32_t in_flight_bytes;   // of the ring's stages, per SM
-  uint32_t spin_limit;       // turns of one wait before it expires (a turn is 0.1 to 1 us)
-  uint64_t* trace;           // (SMs, trace_slots) or null
+  Mailbox* mailbox;         // host-visible
+  int32_t in_flight_bytes;  // of the ring's stages, per SM
+  uint32_t spin_limit;      // turns of one wait before it expires (a turn is 0.1 to 1 us)
+  uint64_t* trace;          // (SMs, trace_slots) or null
   int32_t trace_slots;
-  uint32_t step;             // tag = step * 256 + layer; never 0
+  uint32_t step;  // tag = step * 256 + layer; never 0
 };
 
 // Bytes of dynamic shared memory for a batch of up to `n_rows`, and ring stages in it.

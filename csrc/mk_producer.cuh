@@ -17,7 +17,8 @@ struct Producer {
   // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
   __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
     Smem<NB>& s = smem<NB>();
-    if (issued >= Smem<NB>::kStages) mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
+    if (issued >= Smem<NB>::kStages)
+      mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
 #pragma unroll 1
     for (; issued - n_landed >= limit; n_landed++) {
       mbar_wait(p, &s.ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
@@ -49,12 +50,14 @@ struct Producer {
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
       const PageRange range = page_range(p, r, sliding, d.split);
-      const int32_t* table = p.page_table + (static_cast<size_t>(sliding) * kMaxRows + r) * p.max_pages;
+      const int32_t* table =
+          p.page_table + (static_cast<size_t>(sliding) * kMaxRows + r) * p.max_pages;
       int mine = 0;
 #pragma unroll 1
       for (int half = range.begin * 2; half < range.end * 2; half++) {  // K and V of each page
         const int at_lane = ((half >> 1) - range.begin) & 31;
-        if ((half & 1) == 0 && at_lane == 0 && (half >> 1) + lane < range.end) mine = table[(half >> 1) + lane];
+        if ((half & 1) == 0 && at_lane == 0 && (half >> 1) + lane < range.end)
+          mine = table[(half >> 1) + lane];
         const int physical = __shfl_sync(~0u, mine, at_lane);
         const size_t offset = (static_cast<size_t>(physical) * p.n_kv_heads + d.tile_begin) * bytes;
         stage((half & 1 ? layer.v : layer.k) + offset, bytes);
@@ -64,23 +67,38 @@ struct Producer {
 
   // Runs of stages: one run for a plain matrix (its tiles follow each other in memory), one per expert for the down
   // projection.
-  __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer, const Route& route) {
+  __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer,
+                                          const Route& route) {
     const uint8_t* base = p.lm_head;
     int k = p.hidden;
     bool down = false;
     switch (static_cast<Opcode>(d.opcode)) {
-      case Opcode::kRouterGemm: base = layer.router; break;
-      case Opcode::kQkvProj: base = layer.qkv; break;
-      case Opcode::kOProj: base = layer.o, k = p.n_heads * p.head_dim; break;
-      case Opcode::kFfnUpGateAct: base = layer.upgate; break;
-      case Opcode::kFfnDown: base = layer.down, k = layer.intermediate; break;
-      case Opcode::kMoeDownDrain: base = layer.down, k = layer.intermediate, down = true; break;
-      default: break;
+      case Opcode::kRouterGemm:
+        base = layer.router;
+        break;
+      case Opcode::kQkvProj:
+        base = layer.qkv;
+        break;
+      case Opcode::kOProj:
+        base = layer.o, k = p.n_heads * p.head_dim;
+        break;
+      case Opcode::kFfnUpGateAct:
+        base = layer.upgate;
+        break;
+      case Opcode::kFfnDown:
+        base = layer.down, k = layer.intermediate;
+        break;
+      case Opcode::kMoeDownDrain:
+        base = layer.down, k = layer.intermediate, down = true;
+        break;
+      default:
+        break;
     }
     const PackPlan plan = PackPlan::of(k);
     const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
     const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
-    const int runs = down ? d.tile_count : 1, parts = down ? route.n_experts : 1, run = down ? plan.stages : plan.stages * d.tile_count;
+    const int runs = down ? d.tile_count : 1, parts = down ? route.n_experts : 1,
+              run = down ? plan.stages : plan.stages * d.tile_count;
     set_limit(bytes);
 #pragma unroll 1
     for (int i = 0; i < runs; i++) {
@@ -96,7 +114,8 @@ struct Producer {
 
   // Gate/up tiles of the union: the task's slice, then one claim after the other; the next claim is under way while a
   // tile is streamed.
-  __device__ __forceinline__ void upgate(const TaskDescriptor& d, const Layer& layer, const Route& route) {
+  __device__ __forceinline__ void upgate(const TaskDescriptor& d, const Layer& layer,
+                                         const Route& route) {
     const PackPlan plan = PackPlan::of(p.hidden);
     const int tiles = layer.intermediate / 8;
     const Slice items = slice(d, route, tiles);
@@ -113,7 +132,10 @@ struct Producer {
         if (item >= items.items) break;
         if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
       }
-      const uint8_t* src = layer.upgate + (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) * tile_bytes;
+      const uint8_t* src =
+          layer.upgate +
+          (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) *
+              tile_bytes;
 #pragma unroll 1
       for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes, item);
       if (++item > items.last) item = items.last;
@@ -136,9 +158,12 @@ struct Producer {
         stamp(p, 13, d.layer);
       }
       const Route& route = smem<NB>().f.route[d.layer & 1];
-      if (d.opcode == static_cast<int>(Opcode::kAttnDecode)) pages(d, layer);
-      else if (d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain)) upgate(d, layer, route);
-      else if (d.opcode != static_cast<int>(Opcode::kAttnCombine)) weights(d, layer, route);
+      if (d.opcode == static_cast<int>(Opcode::kAttnDecode))
+        pages(d, layer);
+      else if (d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain))
+        upgate(d, layer, route);
+      else if (d.opcode != static_cast<int>(Opcode::kAttnCombine))
+        weights(d, layer, route);
       reader.close();
     }
   }

@@ -1,5 +1,10 @@
-// The PTX that the megakernel needs, one wrapper per instruction.
+// The PTX that the megakernel needs, one wrapper per instruction. A build for the host emulation
+// (tests/native/host_cuda) takes the wrappers' C++ twins instead; nothing else in the kernel differs.
 #pragma once
+
+#ifdef POINTCODE_HOST_CUDA
+#include "host_ptx.h"
+#else
 
 #include <cuda_bf16.h>
 
@@ -7,6 +12,11 @@
 
 namespace pointcode::mk {
 
+// The block's dynamic shared memory.
+__device__ __forceinline__ uint8_t* dynamic_smem() {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  return raw;
+}
 __device__ __forceinline__ uint32_t smem_addr(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -16,7 +26,8 @@ __device__ __forceinline__ void mbar_init(uint64_t* bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(count));
 }
 __device__ __forceinline__ void mbar_expect(uint64_t* bar, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(bar)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(bar)),
+               "r"(bytes)
                : "memory");
 }
 __device__ __forceinline__ void mbar_arrive(uint64_t* bar) {
@@ -26,7 +37,8 @@ __device__ __forceinline__ void mbar_arrive(uint64_t* bar) {
 __device__ __forceinline__ bool mbar_try_wait(uint64_t* bar, uint32_t parity) {
   uint32_t done;
   asm volatile(
-      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+      "p;\n}"
       : "=r"(done)
       : "r"(smem_addr(bar)), "r"(parity)
       : "memory");
@@ -36,7 +48,8 @@ __device__ __forceinline__ bool mbar_try_wait(uint64_t* bar, uint32_t parity) {
 __device__ __forceinline__ bool mbar_test_wait(uint64_t* bar, uint32_t parity) {
   uint32_t done;
   asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, "
+      "0, p;\n}"
       : "=r"(done)
       : "r"(smem_addr(bar)), "r"(parity)
       : "memory");
@@ -47,9 +60,11 @@ __device__ __forceinline__ void mbar_init_fence() {
 }
 
 // ---- bulk copy: global -> shared, completes on an mbarrier
-__device__ __forceinline__ void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
+__device__ __forceinline__ void bulk_load(void* dst, const void* src, uint32_t bytes,
+                                          uint64_t* bar) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem_addr(dst)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(smem_addr(dst)),
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
@@ -77,9 +92,24 @@ __device__ __forceinline__ uint64_t global_ns() {
   return t;
 }
 
+// ---- control
+// Ends this thread, whatever the others do.
+__device__ __forceinline__ void exit_thread() {
+  asm volatile("exit;");
+  __builtin_unreachable();
+}
+// Called between two turns of a spin that polls memory.
+__device__ __forceinline__ void spin_pause() {}
+// The same pointer, of which the compiler knows nothing: keeps loop-invariant sums out of registers.
+__device__ __forceinline__ const uint8_t* opaque(const uint8_t* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+
 // ---- arithmetic
 __device__ __forceinline__ void mma_bf16(float (&c)[4], uint4 a, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
@@ -96,7 +126,9 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
 __device__ __forceinline__ float2 unpack_bf16(uint32_t v) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&v));
 }
-__device__ __forceinline__ float round_bf16(float v) { return __bfloat162float(__float2bfloat16(v)); }
+__device__ __forceinline__ float round_bf16(float v) {
+  return __bfloat162float(__float2bfloat16(v));
+}
 
 template <int kRegisters>
 __device__ __forceinline__ void set_more_registers() {
@@ -108,3 +140,4 @@ __device__ __forceinline__ void set_fewer_registers() {
 }
 
 }  // namespace pointcode::mk
+#endif  // POINTCODE_HOST_CUDA

@@ -20,13 +20,14 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
   uint32_t rows_of[4] = {};   // bit r
   uint32_t slots_of[4] = {};  // 4 bits per row
   const bool mine = lane * 4 < p.n_experts;
-  float(*logits)[kMaxExperts] = smem<NB>().f.logits;  // each lane reads back what it wrote
+  float (*logits)[kMaxExperts] = smem<NB>().f.logits;  // each lane reads back what it wrote
   {
     uint4 raw[2 * NB];  // all rows' loads at once
     uint32_t from[2 * NB];
 #pragma unroll
     for (int i = 0; i < 2 * NB; i++)
-      from[i] = mine && i / 2 < p.n_rows ? (i / 2 * p.n_experts + lane * 4) * 8 + i % 2 * 16 : kNowhere;
+      from[i] =
+          mine && i / 2 < p.n_rows ? (i / 2 * p.n_experts + lane * 4) * 8 + i % 2 * 16 : kNowhere;
     gather<2 * NB>(p, ordinal, tag, p.router, raw, from);
 #pragma unroll
     for (int i = 0; i < 2 * NB; i++)
@@ -62,7 +63,8 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
       total += weight;
       if (lane == k) my_weight = weight;
     }
-    if (lane < p.top_k) route.weight[r * p.top_k + lane] = p.norm_topk ? my_weight / total : my_weight;
+    if (lane < p.top_k)
+      route.weight[r * p.top_k + lane] = p.norm_topk ? my_weight / total : my_weight;
   }
   int n = 0, pairs = 0;  // this lane's experts and (row, slot) pairs
 #pragma unroll
@@ -82,7 +84,8 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
                                static_cast<uint8_t>(pairs_before)};
     for (uint32_t m = rows_of[j]; m; m &= m - 1) {
       const int r = __ffs(m) - 1;
-      route.pair[pairs_before++] = static_cast<uint8_t>(r * p.top_k + ((slots_of[j] >> (4 * r)) & 15));
+      route.pair[pairs_before++] =
+          static_cast<uint8_t>(r * p.top_k + ((slots_of[j] >> (4 * r)) & 15));
     }
   }
   __syncwarp();

@@ -12,14 +12,15 @@ namespace pointcode::mk {
 // K: rows are tokens, the reduction runs over dims. V: rows are dims, the reduction runs over tokens.
 __device__ __forceinline__ int fragment_offset(int row, int k, int k_tiles) {
   const int tile = (row >> 4) * k_tiles + (k >> 4), rr = row & 15, kk = k & 15;
-  return tile * 512 + ((rr & 7) * 4 + ((kk & 7) >> 1)) * 16 + ((rr >> 3) + 2 * (kk >> 3)) * 4 + (kk & 1) * 2;
+  return tile * 512 + ((rr & 7) * 4 + ((kk & 7) >> 1)) * 16 + ((rr >> 3) + 2 * (kk >> 3)) * 4 +
+         (kk & 1) * 2;
 }
 
 template <int NB>
 struct Storer {
   static constexpr int kPer = NB >= 4 ? 4 : NB;
   const Params& p;
-  uint32_t n = 0;          // units taken
+  uint32_t n = 0;  // units taken
   int ordinal = -1;
   int scaled_layer = -1;   // layer that `scale` belongs to
   float scale[kPer] = {};  // 1 / rms of each batch row, for GEMMs of the residual
@@ -54,7 +55,8 @@ struct Storer {
       for (int i = 0; i < kPer; i++) {
         float sum = 0.f;
 #pragma unroll
-        for (int w = 0; w < kConsumers; w++) sum += smem<NB>().f.square_sum[layer & 1][first_row() + i][w];
+        for (int w = 0; w < kConsumers; w++)
+          sum += smem<NB>().f.square_sum[layer & 1][first_row() + i][w];
         scale[i] = rsqrtf(sum / p.hidden + p.eps);
       }
     }
@@ -63,10 +65,12 @@ struct Storer {
   }
 
   // Epilogues: one output of one batch row each; `live` is false in lanes that hold none.
-  __device__ __forceinline__ void qkv(const TaskDescriptor& d, const Layer& layer, int tile, int row, bool live, float x) {
+  __device__ __forceinline__ void qkv(const TaskDescriptor& d, const Layer& layer, int tile,
+                                      int row, bool live, float x) {
     const uint32_t tag = tag_of(p, d.layer);
     const int hd = p.head_dim, q_rows = p.n_heads / p.n_kv_heads * hd, group_rows = q_rows + 2 * hd;
-    const int at = tile * 16 + out_row(), group = at / group_rows, r = at % group_rows, dim = r & (hd - 1);
+    const int at = tile * 16 + out_row(), group = at / group_rows, r = at % group_rows,
+              dim = r & (hd - 1);
     const float pair = __shfl_xor_sync(~0u, x, 1);
     if ((d.flags & kFlagRope) && r < q_rows + hd) {
       const float2 cs = smem<NB>().f.rope[row % NB][dim >> 1];
@@ -76,23 +80,29 @@ struct Storer {
     if (!live) return;
     const int kv = (row * p.n_kv_heads + group);
     if (r < q_rows) {
-      if ((r & 1) == 0) put(p.q, (kv * q_rows + r) >> 1, pack_bf16(x * p.q_scale, next * p.q_scale), tag);
+      if ((r & 1) == 0)
+        put(p.q, (kv * q_rows + r) >> 1, pack_bf16(x * p.q_scale, next * p.q_scale), tag);
       return;
     }
     const bool is_value = r >= q_rows + hd, sliding = layer.flags & kLayerSliding;
     put(is_value ? p.v_new : p.k_new, kv * hd + dim, round_bf16(x), tag);
     const int position = p.positions[row], token = position % kPageTokens;
-    const int page = p.page_table[(sliding * kMaxRows + row) * p.max_pages + position / kPageTokens];
-    const size_t block = (static_cast<size_t>(page) * p.n_kv_heads + group) * (kPageTokens * hd * 2);
+    const int page =
+        p.page_table[(sliding * kMaxRows + row) * p.max_pages + position / kPageTokens];
+    const size_t block =
+        (static_cast<size_t>(page) * p.n_kv_heads + group) * (kPageTokens * hd * 2);
     if (is_value)
-      *reinterpret_cast<__nv_bfloat16*>(layer.v + block + fragment_offset(dim, token, kPageTokens / 16)) = __float2bfloat16(x);
+      *reinterpret_cast<__nv_bfloat16*>(
+          layer.v + block + fragment_offset(dim, token, kPageTokens / 16)) = __float2bfloat16(x);
     else if ((dim & 1) == 0)
-      *reinterpret_cast<uint32_t*>(layer.k + block + fragment_offset(token, dim, hd / 16)) = pack_bf16(x, next);
+      *reinterpret_cast<uint32_t*>(layer.k + block + fragment_offset(token, dim, hd / 16)) =
+          pack_bf16(x, next);
   }
 
   // Rows 0..7 of the tile are gates, 8..15 the ups of the same hidden units. All batch rows at once: this is the epilogue
   // that runs most often. `route` is null for a dense layer, where the item is the tile.
-  __device__ __forceinline__ void upgate(const TaskDescriptor& d, int width, const Route* route, int item) {
+  __device__ __forceinline__ void upgate(const TaskDescriptor& d, int width, const Route* route,
+                                         int item) {
     const uint32_t tag = tag_of(p, d.layer);
     int unit = item * 8;
     RouteEntry e = {0, 0xff, 0};
@@ -102,15 +112,20 @@ struct Storer {
     for (int i = 0; i < kPer; i++) {
       const int row = first_row() + i;
       const bool live = row < p.n_rows && (e.rows >> row & 1);
-      const int out = !route ? row : live ? route->pair[e.begin + __popc(e.rows & ((1u << row) - 1))] : 0;
+      const int out = !route ? row
+                      : live ? route->pair[e.begin + __popc(e.rows & ((1u << row) - 1))]
+                             : 0;
       const float weight = route ? route->weight[out] : 1.f, up = __shfl_xor_sync(~0u, v[i], 8);
-      const float h = __fdividef(v[i], 1.f + __expf(-v[i])) * up * weight, next = __shfl_down_sync(~0u, h, 1);
-      if (live && writes) put(p.ffn, (out * width + unit + out_row()) >> 1, pack_bf16(h, next), tag);
+      const float h = __fdividef(v[i], 1.f + __expf(-v[i])) * up * weight,
+                  next = __shfl_down_sync(~0u, h, 1);
+      if (live && writes)
+        put(p.ffn, (out * width + unit + out_row()) >> 1, pack_bf16(h, next), tag);
     }
   }
 
   // Adds to the residual that this SM owns; the down projection hands the sum to the next layer.
-  __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile, int row, bool live, float x) {
+  __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile, int row, bool live,
+                                            float x) {
     if (!live) return;
     float& mine = smem<NB>().f.owned[tile - owned_begin()][row][out_row()];
     mine += x;
@@ -126,11 +141,14 @@ struct Storer {
   __device__ void embed() {
     if (static_cast<int>(blockIdx.x) >= p.n_owners) return;
     const PackPlan plan = PackPlan::of(p.hidden);
-    const int first = owned_begin(), last = (static_cast<int>(blockIdx.x) + 1) * (p.hidden / 16) / p.n_owners;
+    const int first = owned_begin(),
+              last = (static_cast<int>(blockIdx.x) + 1) * (p.hidden / 16) / p.n_owners;
 #pragma unroll 1
     for (int i = lane(); i < (last - first) * p.n_rows * 16; i += 32) {
-      const int k = i & 15, row = (i >> 4) % p.n_rows, tile = first + (i >> 4) / p.n_rows, id = p.tokens[row];
-      const uint8_t* src = p.embed + static_cast<size_t>(id >> 4) * plan.tile_bytes() + tile * 512 + fragment_offset(id & 15, k, 1);
+      const int k = i & 15, row = (i >> 4) % p.n_rows, tile = first + (i >> 4) / p.n_rows,
+                id = p.tokens[row];
+      const uint8_t* src = p.embed + static_cast<size_t>(id >> 4) * plan.tile_bytes() + tile * 512 +
+                           fragment_offset(id & 15, k, 1);
       const float x = __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(src));
       smem<NB>().f.owned[tile - first][row][k] = x;
       put(p.residual, row * p.hidden + tile * 16 + k, x, tag_of(p, 0));
@@ -161,15 +179,20 @@ struct Storer {
         const int row = first_row() + i;
         const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
         switch (op) {
-          case Opcode::kQkvProj: qkv(d, layer, tile, row, live, x); break;
+          case Opcode::kQkvProj:
+            qkv(d, layer, tile, row, live, x);
+            break;
           case Opcode::kRouterGemm:
             if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
               put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
             break;
           case Opcode::kLmHead:
-            if (live && tile * 16 + out_row() < p.vocab) p.logits[static_cast<size_t>(row) * p.vocab + tile * 16 + out_row()] = x * p.logit_scale;
+            if (live && tile * 16 + out_row() < p.vocab)
+              p.logits[static_cast<size_t>(row) * p.vocab + tile * 16 + out_row()] =
+                  x * p.logit_scale;
             break;
-          default: add_owned(d, tile, row, live, x);
+          default:
+            add_owned(d, tile, row, live, x);
         }
       }
     }
@@ -182,7 +205,8 @@ struct Storer {
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
       ordinal = d.ordinal;
-      if (d.opcode != static_cast<int>(Opcode::kAttnDecode) && d.opcode != static_cast<int>(Opcode::kAttnCombine)) {
+      if (d.opcode != static_cast<int>(Opcode::kAttnDecode) &&
+          d.opcode != static_cast<int>(Opcode::kAttnCombine)) {
         task(d);
         stamp(p, d.opcode == 1 ? 8 : d.opcode == 12 ? 9 : d.opcode == 13 ? 10 : 14, d.layer);
       }
