@@ -37,6 +37,7 @@ from .types import (
     Request,
     SamplingParams,
     StreamFinished,
+    TokenLogprob,
     ToolCall,
     ToolCallReady,
     ToolSpec,
@@ -99,25 +100,31 @@ class LocalChatModel:
         reply = _Reply(
             ReplyParser(self.files.tokenizer, self._form, tool_names, in_reasoning=in_reasoning),
             StopMatcher(request.stop),
+            self.files.tokenizer,
+            n_top=request.sampling.n_logprobs if request.sampling else 0,
             one_call=not request.parallel_tool_calls,
         )
         first = self._token_request(request, prompt_ids, in_reasoning)
-        async with aclosing(self._run(first, reply)) as deltas:
+        budget = self._reasoning_budget
+        if request.reasoning_budget is not None:
+            budget = min(budget, request.reasoning_budget)
+        async with aclosing(self._run(first, reply, budget)) as deltas:
             async for delta in deltas:
                 yield delta
         if reply.is_whole:
             self._ids.remember(request.messages, request.tools, reply.message(), prompt_ids, reply.ids)
 
     # ------------------------------------------------------------------ one reply
-    async def _run(self, first: Request, reply: _Reply) -> AsyncGenerator[ChatDelta, None]:
+    async def _run(self, first: Request, reply: _Reply, max_thought: int) -> AsyncGenerator[ChatDelta, None]:
         """Streams the reply; a thought that spent its budget is closed and the reply goes on from there."""
         end_id = reasoning_end_id(self.files.tokenizer, self._form)
         request = first
         while True:
-            budget = self._reasoning_budget if end_id is not None and request is first else None
-            async with aclosing(self._run_once(request, reply, budget)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            budget = max_thought if end_id is not None and request is first else None
+            if budget != 0 or not reply.in_reasoning:
+                async with aclosing(self._run_once(request, reply, budget)) as deltas:
+                    async for delta in deltas:
+                        yield delta
             left = first.max_tokens - len(reply.ids) - 1
             if reply.finished or end_id is None:
                 return
@@ -127,7 +134,12 @@ class LocalChatModel:
                 return
             for delta in reply.feed([end_id]):
                 yield delta
-            request = replace(first, token_ids=(*first.token_ids, *reply.ids), max_tokens=left)
+            request = replace(
+                first,
+                token_ids=(*first.token_ids, *reply.ids),
+                max_tokens=left,
+                grammar=self._after_thought(first.grammar),
+            )
 
     async def _run_once(self, request: Request, reply: _Reply, budget: int | None) -> AsyncGenerator[ChatDelta, None]:
         """Until the reply is finished, or its thinking has used up `budget` tokens."""
@@ -141,8 +153,8 @@ class LocalChatModel:
                         yield delta
                 else:
                     # One by one: how many ids arrive together is chance, where the thought ends must not be.
-                    for token in event.ids:
-                        for delta in reply.feed([token]):
+                    for i, token in enumerate(event.ids):
+                        for delta in reply.feed([token], event.logprobs[i : i + 1]):
                             yield delta
                         if reply.finished or (budget is not None and reply.thought_tokens >= budget):
                             return
@@ -160,7 +172,13 @@ class LocalChatModel:
             sampling=sampling,
             stop_ids=self.files.stop_ids,
             grammar=self._grammar(request, in_reasoning),
+            priority=request.priority,
         )
+
+    def _after_thought(self, grammar: Grammar | None) -> Grammar | None:
+        """A grammar that waits for the end of the thought holds now: the end is part of the prompt."""
+        ends = grammar is not None and grammar.trigger == _marker_text(self._form, Mark.REASONING_END)
+        return replace(grammar, trigger="") if grammar is not None and ends else grammar
 
     def _grammar(self, request: ChatRequest, in_reasoning: bool) -> Grammar | None:
         """What holds the reply: a schema for the answer, forced calls, or the form of calls once one begins."""
@@ -191,10 +209,15 @@ def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel
 class _Reply:
     """A reply as far as it came: what was shown, and the ids it was made of."""
 
-    def __init__(self, parser: ReplyParser, stops: StopMatcher, *, one_call: bool) -> None:
+    def __init__(
+        self, parser: ReplyParser, stops: StopMatcher, tokenizer: Tokenizer, *, n_top: int, one_call: bool
+    ) -> None:
         self._parser = parser
         self._stops = stops
+        self._tokenizer = tokenizer
+        self._n_top = n_top
         self._one_call = one_call
+        self._logprobs: list[TokenLogprob] = []  # of answer tokens whose text was not shown yet
         self._answer: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
@@ -210,6 +233,11 @@ class _Reply:
         """Tokens of the open thought; 0 outside."""
         return self._parser.n_reasoning_tokens if self._parser.in_reasoning else 0
 
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether a thought is open."""
+        return self._parser.in_reasoning
+
     def note(self, progress: PrefillProgress) -> None:
         """Counts of the first prompt are those of the reply."""
         if not self.ids:
@@ -222,14 +250,21 @@ class _Reply:
         done, cached = self._prompt.total_tokens, self._prompt.cached_tokens
         return Usage(done, cached, len(self.ids), waited_s, self._last_s - self._first_s)
 
-    def feed(self, ids: Sequence[int]) -> list[ChatDelta]:
+    def feed(self, ids: Sequence[int], logprobs: Sequence[Mapping[int, float]] = ()) -> list[ChatDelta]:
         """The deltas of new ids; may finish the reply (a stop string, the one call that was allowed)."""
         self._last_s = time.perf_counter()
         self._first_s = self._first_s or self._last_s
         deltas: list[ChatDelta] = []
-        for token in ids:
+        for i, token in enumerate(ids):
+            values = logprobs[i] if i < len(logprobs) else None
             self.ids.append(token)
-            deltas += self._shown(self._parser.push([token]))
+            in_answer = not self._parser.in_reasoning and token not in self._tokenizer.control_ids
+            parsed = self._parser.push([token])
+            if self._parser.in_call:
+                self._logprobs.clear()
+            elif values and in_answer:
+                self._logprobs.append(token_logprob(self._tokenizer, token, values, self._n_top))
+            deltas += self._shown(parsed)
             if self._stops.stopped:
                 return [*deltas, *self._end("stop")]
             if self._one_call and self._calls:
@@ -245,7 +280,7 @@ class _Reply:
         self.finished = True
         self.is_whole = reason == "stop" and not self._stops.stopped
         final = "stop" if self._stops.stopped else self._parser.finish_reason(reason)
-        return [*deltas, ChatFinished(final, self.usage, error)]
+        return [*deltas, ChatFinished(final, self.usage, error, self._stops.matched)]
 
     def message(self) -> Message:
         """The reply as a message of the conversation."""
@@ -253,7 +288,7 @@ class _Reply:
 
     def _end(self, reason: FinishReason) -> list[ChatDelta]:
         self.finished = True
-        return [ChatFinished(reason, self.usage)]
+        return [ChatFinished(reason, self.usage, stop_sequence=self._stops.matched)]
 
     def _shown(self, deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
         shown: list[ChatDelta] = []
@@ -271,6 +306,8 @@ class _Reply:
         match delta:
             case AnswerText(text):
                 self._answer.append(text)
+                delta = AnswerText(text, tuple(self._logprobs))
+                self._logprobs.clear()
             case ReasoningText(text):
                 self._reasoning.append(text)
             case ToolCallReady(call=call):
@@ -278,6 +315,14 @@ class _Reply:
             case _:
                 pass
         return [delta]
+
+
+def token_logprob(tokenizer: Tokenizer, token: int, values: Mapping[int, float], n_top: int) -> TokenLogprob:
+    """`values` of the engine as bytes and the `n_top` most likely tokens."""
+    best = sorted(values.items(), key=lambda item: (-item[1], item[0]))[:n_top]
+    return TokenLogprob(
+        tokenizer.token_bytes(token), values[token], tuple((tokenizer.token_bytes(i), value) for i, value in best)
+    )
 
 
 def answer_grammar(schema: Mapping[str, object], form: ChatFormat, tokenizer: Tokenizer, trigger: str) -> Grammar:

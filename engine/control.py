@@ -93,6 +93,7 @@ class ControlCounters:
     n_admitted: int = 0
     n_finished: int = 0
     n_restarts: int = 0
+    n_preempted: int = 0
     prefill_tokens: int = 0
     prefill_s: float = 0.0
     longest_chunk_s: float = field(default=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import weakref
 from collections.abc import AsyncGenerator
@@ -30,6 +31,7 @@ class EngineStats:
     n_waiting: int
     n_finished: int
     n_restarts: int
+    n_preempted: int
     prefill_tokens: int
     prefill_s: float
     pages: tuple[PageCounts, ...]
@@ -85,7 +87,7 @@ class Engine:
         """
         request = self._checked(request)
         number = next(self._numbers)
-        constraint = self._constraint(number, request)
+        constraint = await self._constraint(request)
         with self._hub.open(number, len(request.token_ids)) as stream:
             job = Job(
                 number,
@@ -95,6 +97,8 @@ class Engine:
                 constraint,
             )
             try:
+                if constraint is not None:
+                    self._masks.add(number, constraint)
                 self._control.submit(job)
                 while True:
                     event = await stream.next()
@@ -115,6 +119,7 @@ class Engine:
             n_waiting=self._control.n_waiting,
             n_finished=counters.n_finished,
             n_restarts=counters.n_restarts,
+            n_preempted=counters.n_preempted,
             prefill_tokens=counters.prefill_tokens,
             prefill_s=counters.prefill_s,
             pages=tuple(pool.counts() for pool in self._parts.kv.pools),
@@ -151,14 +156,13 @@ class Engine:
         check_sampling(request.sampling, self.vocab)
         return replace(request, max_tokens=min(request.max_tokens, self.context_tokens - n_prompt))
 
-    def _constraint(self, number: int, request: Request) -> GrammarState | None:
+    async def _constraint(self, request: Request) -> GrammarState | None:
+        """Compiled in a thread of its own: a large schema must not hold up the streams of this event loop."""
         if request.grammar is None:
             return None
         if self._parts.grammars is None:
             raise RequestError("this engine has no tokenizer and cannot apply a grammar")
-        state = self._parts.grammars.compile(request.grammar, request.stop_ids)
-        self._masks.add(number, state)
-        return state
+        return await asyncio.to_thread(self._parts.grammars.compile, request.grammar, request.stop_ids)
 
 
 def _stop_threads(control: ControlPlane, service: _native.DecodeService, masks: MaskWorker) -> bool:

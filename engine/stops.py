@@ -15,6 +15,7 @@ class StopMatcher:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
         self.stopped = False
+        self.matched: str | None = None  # the stop string that was found
 
     def feed(self, text: str) -> str:
         """The text that may be shown now. After `stopped` everything is swallowed."""
@@ -22,10 +23,12 @@ class StopMatcher:
             return "" if self.stopped else text
         self._held += text
         ends = [
-            (self._held.find(stop) + len(stop), self._held.find(stop)) for stop in self._stops if stop in self._held
+            (self._held.find(stop) + len(stop), self._held.find(stop), stop)
+            for stop in self._stops
+            if stop in self._held
         ]
         if ends:
-            _, begin = min(ends)
+            _, begin, self.matched = min(ends)
             self.stopped = True
             shown, self._held = self._held[:begin], ""
             return shown

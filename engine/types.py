@@ -151,6 +151,17 @@ class ChatRequest:
     parallel_tool_calls: bool = True
     stop: tuple[str, ...] = ()
     response_schema: Mapping[str, object] | None = None
+    reasoning_budget: int | None = None  # most tokens of thinking; None: the model's own limit
+    priority: int = 0  # higher is admitted first
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of the answer: its bytes, natural-log probability, and the most likely tokens there, best first."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +173,10 @@ class ReasoningText:
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """A piece of the visible answer."""
+    """A piece of the visible answer. `logprobs` tells of the tokens it came from, when `n_logprobs` asked for them."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +211,7 @@ class ChatFinished:
     reason: FinishReason
     usage: Usage
     error: str | None = None
+    stop_sequence: str | None = None  # the stop string that ended it
 
 
 ChatDelta = (

@@ -14,16 +14,17 @@ from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageE
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
-COMMANDS = ("model", "config", "sessions", "doctor", "bench")
+COMMANDS = ("serve", "model", "config", "sessions", "doctor", "bench")
 _WITH_VALUE = (
     *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
-    *("--permission-mode", "--resume", "--fork"),
+    *("--permission-mode", "--resume", "--fork", "--host", "--port", "--api-key", "--alias", "--allowed-host"),
 )
 _PROMPT_FLAGS = ("-p", "--prompt")
 _HELP = """\
 commands:
   pointcode [PROMPT]                          the full-screen interface (--plain: line mode)
   pointcode -p PROMPT                         scripted: result on stdout, progress on stderr ("-p -": prompt from stdin)
+  pointcode serve                             OpenAI- and Anthropic-compatible server on 127.0.0.1:8000
   pointcode model list|pull|info|verify       models
   pointcode config [get|set|path|trust]       settings, with where each value came from
   pointcode sessions [list|show|rm]           stored conversations
@@ -143,6 +144,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text}")
+    return value
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -191,6 +199,7 @@ def _run_command(name: str, argv: list[str]) -> int:
 
         return commands.bench(argv)
     parser, handler = {
+        "serve": _serve_command,
         "config": _config_command,
         "sessions": _sessions_command,
         "model": _model_command,
@@ -207,6 +216,18 @@ _Command = tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(f"pointcode {name}", description=description, allow_abbrev=False)
+
+
+def _serve_command() -> _Command:
+    from pointcode_local import serve
+
+    parser = _parser("serve", "Serve the model to other programs; a second `pointcode` on this machine attaches to it.")
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1; another one needs an API key")
+    parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    parser.add_argument("--api-key", metavar="KEY", help="what clients must send (default: POINTCODE_API_KEY, or none)")
+    parser.add_argument("--alias", action="append", default=[], metavar="NAME", help="another name of the model")
+    parser.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help="a Host header to accept")
+    return parser, serve.run
 
 
 def _config_command() -> _Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,10 @@ def system_prompt(*, small: bool) -> str:
 
 
 async def open_model(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
-    """The model that the settings ask for. Raises EngineError."""
+    """The model that the settings ask for: an endpoint's, a running server's of this machine, or one loaded here.
+
+    Raises EngineError.
+    """
     if settings.endpoint:
         from pointcode_local.endpoint import EndpointModel
 
@@ -73,8 +77,13 @@ async def open_model(settings: Settings, places: Places, on_progress: OnProgress
         model = EndpointModel(settings.endpoint, model=settings.model, api_key=settings.api_key)
         await model.open()
         return model
+    from pointcode_local.attach import attach
     from pointcode_local.local_models import open_local_model
 
+    attached = await attach(places, settings, os.environ)
+    if attached is not None:
+        on_progress(Progress(f"attached to the running server of {attached.name}"))
+        return attached
     return await open_local_model(settings, places, on_progress)
 
 

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ from pointcode_local.engine.errors import (
     EngineError,
     RequestError,
 )
-from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, ToolSpec
+from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, PrefillProgress, ToolSpec
 
 if TYPE_CHECKING:
     import httpx
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
 BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
+_PREFILL = re.compile(r": prefill (\d+)/(\d+) (\d+)$")  # a comment that our own server sends
 _OVERFLOW = re.compile(
     r"(?i)context.{0,40}(length|window|size|limit)|maximum context|too many tokens|prompt is too long"
 )
@@ -63,6 +65,7 @@ class EndpointModel:
         context_tokens: int = 0,
         retries: Retries | None = None,
         read_timeout_s: float = 900.0,
+        uds: Path | None = None,
     ) -> None:
         import httpx
 
@@ -73,10 +76,13 @@ class EndpointModel:
             base_url=self.base_url,
             headers=headers,
             timeout=httpx.Timeout(read_timeout_s, connect=10.0),
-            trust_env=not local,
+            trust_env=not local and uds is None,
+            transport=httpx.AsyncHTTPTransport(uds=str(uds)) if uds else None,
         )
         self._name = model
         self._context_tokens = context_tokens
+        self._is_small: bool | None = None  # where the server tells
+        self.is_known = False  # the server has told its models
         self._retries = retries or Retries()
         self._bytes_per_token = 3.6  # corrected by what the server reports
 
@@ -92,7 +98,9 @@ class EndpointModel:
 
     @property
     def is_small(self) -> bool:
-        """Judged by the size in the name, e.g. `qwen2.5-coder-0.5b`."""
+        """As the server tells, or judged by the size in the name, e.g. `qwen2.5-coder-0.5b`."""
+        if self._is_small is not None:
+            return self._is_small
         sizes = re.findall(r"(?i)(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])", self._name)
         return any(float(n) < (3.0 if unit.lower() == "b" else 3000.0) for n, unit in sizes)
 
@@ -108,8 +116,11 @@ class EndpointModel:
         chosen = next((m for m in models if m.get("id") == self._name), None) or (models[0] if models else None)
         if chosen is None:
             return
+        self.is_known = True
         if not self._name:
             self._name = str(chosen.get("id", ""))
+        small: Any = chosen.get("is_small")
+        self._is_small = small if isinstance(small, bool) else None
         meta: Any = chosen.get("meta")
         told = [chosen.get(key) for key in _CONTEXT_KEYS] + ([meta.get("n_ctx")] if isinstance(meta, dict) else [])
         if not self._context_tokens:
@@ -126,6 +137,9 @@ class EndpointModel:
         reader = ChunkReader(started_s=time.monotonic())
         try:
             async for line in _lines(response):
+                if progress := _PREFILL.match(line):
+                    done, total, cached = map(int, progress.groups())
+                    yield PrefillProgress(done, total, cached)
                 if not line.startswith("data:"):
                     continue
                 data = line[5:].strip()

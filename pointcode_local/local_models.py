@@ -29,9 +29,14 @@ def default_model() -> str:
     return BIG_MODEL if has_hopper and registry.info(BIG_MODEL).path else registry.DEFAULT_MODEL
 
 
+def chosen_model(settings: Settings) -> str:
+    """Name, path or hub id of the model to run here."""
+    return settings.model or default_model()
+
+
 async def open_local_model(settings: Settings, places: Places, on_progress: OnProgress) -> ChatModel:
     """Open a model by path, name or hub id; a known one that is not on disk is fetched. Raises EngineError."""
-    name = settings.model or default_model()
+    name = chosen_model(settings)
     await asyncio.to_thread(_fetch_if_missing, name, on_progress)
     on_progress(Progress(f"loading {name}"))
     return await asyncio.to_thread(_open, name, settings.backend, places.cache / "kv")

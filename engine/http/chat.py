@@ -1,0 +1,204 @@
+"""/v1/chat/completions: OpenAI's chat completions, whole or streamed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ..types import (
+    AnswerText,
+    ChatDelta,
+    ChatFinished,
+    PrefillProgress,
+    ReasoningText,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallReady,
+    Usage,
+)
+from .chat_request import ChatCall, read_chat
+from .choices import Choice, merged
+from .errors import ApiError, openai_body
+from .handler import first_of, of_stream, read_body
+from .sse import EventStream, event, unless_gone
+from .state import Served, priority_of, served
+
+
+async def chat_completions(request: Request) -> Response:
+    """Answers POST /v1/chat/completions."""
+    state = served(request)
+    call = read_chat(await read_body(request), state, priority_of(request))
+    replies = merged([state.reply(call.of_choice(i)) for i in range(call.n)])
+    if not call.stream:
+        return JSONResponse(await unless_gone(request.receive, _whole(replies, call, state)))
+    first = await first_of(request, replies)
+    return EventStream(_chunks(first, replies, call, state), replies, state)
+
+
+def _head(state: Served, kind: str) -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-" + uuid.uuid4().hex,
+        "object": kind,
+        "created": int(time.time()),
+        "model": state.model.name,
+        "system_fingerprint": None,
+    }
+
+
+# ----------------------------------------------------------------------------------------------- whole
+@dataclass(slots=True)
+class _Answer:
+    """One choice as far as it came."""
+
+    text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    end: ChatFinished | None = None
+
+    def add(self, delta: ChatDelta) -> None:
+        match delta:
+            case AnswerText(text, logprobs):
+                self.text.append(text)
+                self.logprobs += logprobs
+            case ReasoningText(text):
+                self.reasoning.append(text)
+            case ToolCallBegun(_, call_id, name):
+                self.calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": ""}})
+            case ToolCallArguments(index, text):
+                self.calls[index]["function"]["arguments"] += text
+            case ToolCallReady(index, call):
+                self.calls[index]["function"]["arguments"] = call.arguments
+            case ChatFinished():
+                self.end = delta
+            case PrefillProgress():
+                pass
+
+
+async def _whole(replies: AsyncGenerator[Choice, None], call: ChatCall, state: Served) -> dict[str, Any]:
+    answers = [_Answer() for _ in range(call.n)]
+    async with aclosing(replies) as choices:
+        async for index, delta in choices:
+            answers[index].add(delta)
+    ends = [answer.end for answer in answers if answer.end is not None]
+    for end in ends:
+        raise_failure(end)
+    choices = [_choice(i, answer, call) for i, answer in enumerate(answers)]
+    return {**_head(state, "chat.completion"), "choices": choices, "usage": usage_of([end.usage for end in ends])}
+
+
+def _choice(index: int, answer: _Answer, call: ChatCall) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.text), "refusal": None}
+    if answer.calls:
+        message |= {"content": message["content"] or None, "tool_calls": answer.calls}
+    if answer.reasoning:
+        message["reasoning_content"] = "".join(answer.reasoning)
+    logprobs = {"content": _logprobs(answer.logprobs, call.top_logprobs), "refusal": None} if call.logprobs else None
+    reason = answer.end.reason if answer.end is not None else "stop"
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+
+def raise_failure(end: ChatFinished) -> None:
+    """Raises ApiError 500 for a reply that ended with an error of the engine."""
+    if end.reason in ("error", "cancelled"):
+        raise failure(end)
+
+
+def failure(end: ChatFinished) -> ApiError:
+    """What a reply that ended with an error is answered with."""
+    return ApiError(500, end.error or "the reply was cancelled", code="generation_failed")
+
+
+def usage_of(usages: list[Usage]) -> dict[str, Any]:
+    """One usage of all choices: their prompt is the same."""
+    prompt = max((u.prompt_tokens for u in usages), default=0)
+    completion = sum(u.completion_tokens for u in usages)
+    cached = max((u.cached_tokens for u in usages), default=0)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def _logprobs(entries: tuple[TokenLogprob, ...] | list[TokenLogprob], n_top: int) -> list[dict[str, Any]]:
+    return [
+        {**_token(e.token, e.logprob), "top_logprobs": [_token(t, value) for t, value in e.top[:n_top]]}
+        for e in entries
+    ]
+
+
+def _token(data: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
+
+
+# ----------------------------------------------------------------------------------------------- streamed
+async def _chunks(
+    first: Choice, rest: AsyncGenerator[Choice, None], call: ChatCall, state: Served
+) -> AsyncGenerator[bytes, None]:
+    head = _head(state, "chat.completion.chunk")
+    usages: list[Usage] = []
+    try:
+        for index in range(call.n):
+            yield _chunk(head, index, {"role": "assistant", "content": ""}, call)
+        async for index, delta in _with(first, rest):
+            if isinstance(delta, ChatFinished):
+                raise_failure(delta)
+                usages.append(delta.usage)
+            for chunk in _of_delta(delta, head, index, call):
+                yield chunk
+        if call.include_usage:
+            yield event({**head, "choices": [], "usage": usage_of(usages)})
+        yield b"data: [DONE]\n\n"
+    except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
+        yield event(openai_body(of_stream(error)))
+
+
+async def _with(first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncGenerator[Choice, None]:
+    yield first
+    async for item in rest:
+        yield item
+
+
+def _chunk(
+    head: dict[str, Any],
+    index: int,
+    delta: dict[str, Any],
+    call: ChatCall,
+    *,
+    finish: str | None = None,
+    logprobs: dict[str, Any] | None = None,
+) -> bytes:
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+    usage = {"usage": None} if call.include_usage else {}
+    return event({**head, "choices": [choice], **usage})
+
+
+def _of_delta(delta: ChatDelta, head: dict[str, Any], index: int, call: ChatCall) -> Iterator[bytes]:
+    match delta:
+        case AnswerText(text, logprobs):
+            content = {"content": _logprobs(logprobs, call.top_logprobs), "refusal": None} if call.logprobs else None
+            yield _chunk(head, index, {"content": text}, call, logprobs=content)
+        case ReasoningText(text):
+            yield _chunk(head, index, {"reasoning_content": text}, call)
+        case ToolCallBegun(i, call_id, name):
+            function = {"name": name, "arguments": ""}
+            begun = {"index": i, "id": call_id, "type": "function", "function": function}
+            yield _chunk(head, index, {"tool_calls": [begun]}, call)
+        case ToolCallArguments(i, text):
+            yield _chunk(head, index, {"tool_calls": [{"index": i, "function": {"arguments": text}}]}, call)
+        case ChatFinished(reason):
+            yield _chunk(head, index, {}, call, finish=reason)
+        case PrefillProgress(done, total, cached):
+            yield b": prefill %d/%d %d\n\n" % (done, total, cached)
+        case ToolCallReady():
+            pass

@@ -1,0 +1,90 @@
+"""What every route does around its own work: read the body, count, turn errors into answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from ..errors import EngineError
+from .body import Body, load_object
+from .errors import ApiError, of_engine
+from .gate import error_body
+from .sse import ClientGone, unless_gone
+from .state import served
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_GONE = 499  # nobody reads it; it is what the metrics count
+
+
+def api(handler: Handler) -> Handler:
+    """The handler with errors answered in the shape of its path, counted by route and status."""
+
+    async def answered(request: Request) -> Response:
+        state = served(request)
+        response = await _answer(handler, request)
+        state.metrics.requests[handler.__name__, response.status_code] += 1
+        return response
+
+    return answered
+
+
+async def _answer(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
+    except (ClientGone, ClientDisconnect):
+        served(request).metrics.n_gone += 1
+        return Response(status_code=_GONE)
+    except ApiError as error:
+        return refusal(request, error)
+    except EngineError as error:
+        return refusal(request, of_engine(error))
+    except Exception as error:  # noqa: BLE001 - the border: a fault of ours must not end the connection
+        _LOG.exception("a request to %s failed", request.url.path)
+        return refusal(request, ApiError(500, f"the server failed: {type(error).__name__}", code="internal_error"))
+
+
+def refusal(request: Request, error: ApiError) -> Response:
+    """The answer to a request that failed."""
+    return JSONResponse(error_body(request.url.path)(error), error.status, dict(error.headers))
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, in the path's shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "not allowed" if status == 405 else "not known"
+    return refusal(request, ApiError(status, f"{request.method} {request.url.path}: {what} here", code="unknown_url"))
+
+
+async def read_body(request: Request) -> Body:
+    """The JSON object that was sent."""
+    return Body(load_object(await request.body()))
+
+
+def of_stream(error: Exception) -> ApiError:
+    """An error that ended a stream whose headers are out already."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineError):
+        return of_engine(error)
+    _LOG.error("a stream failed", exc_info=error)
+    return ApiError(500, f"the server failed: {type(error).__name__}", code="internal_error")
+
+
+async def first_of(request: Request, items: AsyncGenerator[_T, None]) -> _T:
+    """The first item, awaited before any header is sent, so that a request which is refused gets its status code."""
+    try:
+        return await unless_gone(request.receive, _next(items))
+    except BaseException:
+        await items.aclose()
+        raise
+
+
+async def _next(items: AsyncGenerator[_T, None]) -> _T:
+    return await anext(items)

@@ -1,0 +1,50 @@
+"""Routes that tell of the server itself: /v1/models, /health, /metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from .state import Served, served
+
+
+async def models(request: Request) -> Response:
+    """Answers GET /v1/models."""
+    state = served(request)
+    return JSONResponse({"object": "list", "data": [_model(state, name) for name in state.names]})
+
+
+async def model(request: Request) -> Response:
+    """Answers GET /v1/models/NAME."""
+    state, name = served(request), request.path_params["name"]
+    state.checked_model(name)
+    return JSONResponse(_model(state, name))
+
+
+def _model(state: Served, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": state.started_s,
+        "owned_by": "pointcode",
+        "root": state.model.name,
+        "max_model_len": state.model.context_tokens,
+        "is_small": state.model.is_small,
+    }
+
+
+async def health(request: Request) -> Response:
+    """Answers GET /health: 200 while the engine gets on with its work."""
+    problem = served(request).health.problem()
+    if problem is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "failing", "problem": problem}, 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Answers GET /metrics."""
+    state = served(request)
+    text = state.metrics.text(state.model.engine.stats())
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,113 @@
+"""What all routes share: the model that is served, limits, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from ..chat_model import LocalChatModel
+from ..types import AnswerText, ChatDelta, ChatFinished, ChatRequest, ReasoningText, ToolCallArguments, ToolCallBegun
+from .errors import ApiError
+from .health import HealthWatch
+from .metrics import Metrics
+
+LOCAL = "pointcode.local"  # scope extension: the connection came through the Unix socket
+ABORT = "pointcode.abort"  # scope extension: closes the connection at once
+KEYBOARD_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Sizes of one request, and of what a client may leave unread."""
+
+    body_bytes: int = 32 << 20
+    n_choices: int = 8
+    n_prompts: int = 64
+    unread_bytes: int = 1 << 20
+    send_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to serve. `aliases` are further names of the model; no `api_key` means that none is asked for."""
+
+    api_key: str = ""
+    aliases: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = ("127.0.0.1", "localhost", "::1")  # None: any
+    limits: ServerLimits = ServerLimits()
+
+
+@dataclass(slots=True)
+class Served:
+    """One model being served; belongs to the event loop."""
+
+    model: LocalChatModel
+    options: ServerOptions
+    health: HealthWatch
+    metrics: Metrics = field(default_factory=Metrics)
+    started_s: int = field(default_factory=lambda: int(time.time()))
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that a request may call the model by, its own first."""
+        return tuple(dict.fromkeys((self.model.name, *self.options.aliases, "default")))
+
+    def checked_model(self, name: str) -> str:
+        """The model's own name; raises ApiError 404 for a model that is not served."""
+        if name and name not in self.names:
+            raise ApiError(
+                404,
+                f"the model {name!r} is not served here; there is {self.model.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.model.name
+
+    async def reply(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """The deltas of a reply, counted."""
+        async with aclosing(self.model.stream(request)) as deltas, aclosing(self.counted(deltas)) as counted:
+            async for delta in counted:
+                yield delta
+
+    async def counted(self, deltas: AsyncGenerator[ChatDelta, None]) -> AsyncGenerator[ChatDelta, None]:
+        """The same deltas; what they tell goes into the metrics."""
+        self.metrics.n_live += 1
+        try:
+            async for delta in self._timed(deltas):
+                yield delta
+        finally:
+            self.metrics.n_live -= 1
+
+    async def _timed(self, deltas: AsyncGenerator[ChatDelta, None]) -> AsyncGenerator[ChatDelta, None]:
+        begun_s = last_s = time.perf_counter()
+        n_pieces = 0
+        async for delta in deltas:
+            now_s = time.perf_counter()
+            if isinstance(delta, AnswerText | ReasoningText | ToolCallBegun | ToolCallArguments):
+                if n_pieces:
+                    self.metrics.between_tokens_s.add(now_s - last_s)
+                else:
+                    self.metrics.first_token_s.add(now_s - begun_s)
+                n_pieces += 1
+                last_s = now_s
+            elif isinstance(delta, ChatFinished):
+                self.metrics.tokens["prompt"] += delta.usage.prompt_tokens
+                self.metrics.tokens["cached"] += delta.usage.cached_tokens
+                self.metrics.tokens["generated"] += delta.usage.completion_tokens
+            yield delta
+
+
+def served(request: Request) -> Served:
+    """What the app of this request serves."""
+    return request.app.state.served
+
+
+def priority_of(request: Request) -> int:
+    """A request through the Unix socket comes from the person at the keyboard of this machine."""
+    return KEYBOARD_PRIORITY if request.scope.get("extensions", {}).get(LOCAL) else 0

@@ -1,0 +1,192 @@
+"""The engine as an HTTP server: the app, and the process that serves it.
+
+`create_app` is the ASGI app (tests call it in process). `run_server` listens on TCP and on a Unix socket, drains on
+SIGTERM, and ends when the engine has died: the exit code says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .chat_model import LocalChatModel
+from .http import chat, info
+from .http.gate import Gate
+from .http.handler import api, not_found
+from .http.health import HealthWatch
+from .http.state import ABORT, LOCAL, Served, ServerOptions
+
+_LOG = logging.getLogger(__name__)
+_WATCH_S = 0.5
+_DRAIN_S = 30
+_BACKLOG = 256
+EXIT_ENGINE_DIED = 1
+
+
+def create_app(model: LocalChatModel, options: ServerOptions | None = None) -> Starlette:
+    """The ASGI app over one model. The caller keeps the model and closes it."""
+    options = options or ServerOptions()
+    routes = [
+        Route("/health", api(info.health), methods=["GET"]),
+        Route("/metrics", api(info.metrics), methods=["GET"]),
+        Route("/v1/models", api(info.models), methods=["GET"]),
+        Route("/v1/models/{name:path}", api(info.model), methods=["GET"]),
+        Route("/v1/chat/completions", api(chat.chat_completions), methods=["POST"]),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, options)],
+        exception_handlers={HTTPException: not_found},
+    )
+    app.router.redirect_slashes = False
+    app.state.served = Served(model, options, HealthWatch(model.engine.stats, time.monotonic))
+    return app
+
+
+# ----------------------------------------------------------------------------------------------- sockets
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening socket; raises OSError when the address cannot be had."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket | None:
+    """A listening Unix socket in a private folder; None when a living server has it. A stale one is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if answers(path):
+        return None
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on this Unix socket."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.settimeout(1.0)
+    try:
+        probe.connect(str(path))
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+class _Connection(H11Protocol):
+    """A connection whose requests know whether they came through the Unix socket, and how to end it at once."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer: Any = transport.get_extra_info("socket")
+        marks = {ABORT: transport.abort, LOCAL: peer is not None and peer.family == socket.AF_UNIX}
+        app: ASGIApp = self.app  # type: ignore[assignment]
+
+        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "extensions": {**scope.get("extensions", {}), **marks}}, receive, send)
+
+        self.app = marked  # type: ignore[assignment]
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves the signals to `run_server`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+# ----------------------------------------------------------------------------------------------- the process
+async def run_server(
+    app: Starlette,
+    sockets: Sequence[socket.socket],
+    *,
+    stop: asyncio.Event | None = None,
+    signals: bool = True,
+    drain_s: int = _DRAIN_S,
+) -> int:
+    """Serves until SIGTERM, SIGINT or `stop` (0, after what runs is answered), or until the engine has died (1)."""
+    state: Served = app.state.served
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=drain_s,
+        timeout_keep_alive=75,
+    )
+    server = _Server(config)
+    stop = stop or asyncio.Event()
+    with _stopping(stop) if signals else contextlib.nullcontext():
+        watching = [asyncio.create_task(_end_at(stop, server, state)), asyncio.create_task(_watch(server, state))]
+        try:
+            await server.serve(list(sockets))
+        finally:
+            for task in watching:
+                task.cancel()
+    if state.health.dead is None:
+        return 0
+    _LOG.critical("the engine stopped, so the server ends: %s", state.health.dead)
+    return EXIT_ENGINE_DIED
+
+
+@contextlib.contextmanager
+def _stopping(stop: asyncio.Event) -> Generator[None]:
+    """SIGTERM and SIGINT set the event."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def _end_at(stop: asyncio.Event, server: uvicorn.Server, state: Served) -> None:
+    await stop.wait()
+    _LOG.info("no new requests; %d are still answered", state.metrics.n_live)
+    server.should_exit = True
+
+
+async def _watch(server: uvicorn.Server, state: Served) -> None:
+    """Looks at the engine's health, and ends the server when the engine is dead."""
+    told: str | None = None
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        problem = state.health.problem()
+        if problem != told and problem is not None:
+            _LOG.error("%s", problem)
+        told = problem
+        if state.health.dead is not None:
+            server.should_exit = True
+            return
