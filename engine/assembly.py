@@ -39,6 +39,8 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     context_tokens = min(config.max_positions, options.context_tokens or config.max_positions)
     backend = _choose_backend(config, options.backend)
     parts = _cpu_parts if backend == "cpu" else _gpu_parts
+    grammars = _grammars(files)
+    grammars.prepare()
     identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
     kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)
@@ -50,7 +52,7 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
         kv=kv,
         prefill=prefill,
         make_backend=make_backend,
-        grammars=_grammars(files),
+        grammars=grammars,
         store=store,
         salt=identity.encode(),
         limits=limits,

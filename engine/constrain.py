@@ -59,6 +59,10 @@ class GrammarFactory:
         self._tokenizer: LLTokenizer | None = None
         self._watches: dict[bytes, np.ndarray] = {}  # per trigger
 
+    def prepare(self) -> None:
+        """Begins to build the tables of the vocabulary (half a second for 150,000 ids), so that no request waits."""
+        threading.Thread(target=self._llg_tokenizer, name="engine-grammar-tables").start()
+
     def compile(self, grammar: Grammar, stop_ids: Iterable[int]) -> GrammarState:
         """A fresh state; raises RequestError, with llguidance's message, for a grammar that is not valid."""
         from llguidance import LLMatcher

@@ -252,7 +252,7 @@ class ControlPlane:
         ids = job.request.token_ids
         if job.pages is None:
             job.pages = self._prefix.attach(ids)
-            job.n_done = job.n_cached = job.pages.n_registered * PAGE_TOKENS
+            job.n_done = job.n_cached = job.pages.n_valid
             job.report(PrefillProgress(job.n_done, len(ids), job.n_cached))
             self.counters.n_admitted += 1
         end = min(job.n_prefill, job.n_done + self._limits.chunk_tokens)
@@ -346,6 +346,7 @@ class ControlPlane:
                 self._prefix.forget(job.pages)
             elif end != RowEnd.BACKEND:
                 self._prefix.register(ids, job.pages, n_cached)
+                self._prefix.register_rest(ids, job.pages, n_cached)
             self._release(job)
             self.counters.n_finished += 1
 

@@ -141,6 +141,17 @@ class PagePool:
         self._is_cached[page] = 0
         self._free_if_unneeded(page)
 
+    def copy(self, source: int, target: int) -> None:
+        """Copies a page, all layers."""
+        self.k[:, target] = self.k[:, source]
+        self.v[:, target] = self.v[:, source]
+        self.finish_writes()
+
+    def finish_writes(self) -> None:
+        """Waits for the device: the decode thread has a stream of its own."""
+        if self.k.is_cuda:
+            torch.cuda.current_stream().synchronize()
+
     def is_used(self, page: int) -> bool:
         """True while a sequence holds the page."""
         return self._references[page] > 0
@@ -223,6 +234,7 @@ class SequencePages:
         self.tables: tuple[list[int], list[int]] = ([], [])
         self.keys: list[bytes] = []  # chained hashes of the full pages, filled by the prefix cache
         self.n_registered = 0  # pages the prefix cache has seen
+        self.n_valid = 0  # tokens that were there at the start
 
     @property
     def n_pages(self) -> int:

@@ -45,7 +45,7 @@ class StoredPage:
 
     key: bytes
     parent: bytes
-    tokens: bytes  # (64,) int32
+    tokens: bytes  # (n,) int32, n <= 64
     blobs: dict[int, Blob]
 
 
@@ -58,11 +58,16 @@ class KvStore:
         self._limit_bytes = limit_bytes
         self._file: BinaryIO | None = None
         self._pages: dict[bytes, StoredPage] = {}
+        self._children: dict[bytes, list[StoredPage]] = {}  # by parent
         self._open()
 
     def find(self, key: bytes) -> StoredPage | None:
         """The page with this chained hash, if it is on disk."""
         return self._pages.get(key)
+
+    def children(self, parent: bytes) -> list[StoredPage]:
+        """The pages that follow the one with this chained hash."""
+        return [page for page in self._children.get(parent, ()) if page.key in self._pages]
 
     def pages(self) -> Iterator[StoredPage]:
         """All pages, most recently used first."""
@@ -81,8 +86,7 @@ class KvStore:
             k, v = values.view(2, *pool.k.shape[:1], *pool.k.shape[2:])
             pool.k[:, target] = k
             pool.v[:, target] = v
-            if pool.k.is_cuda:  # the decode thread has a stream of its own
-                torch.cuda.current_stream().synchronize()
+            pool.finish_writes()
         return True
 
     def save(self, kv: KvCache, newest_first: Iterable[StoredPage | tuple[CachedPage, dict[int, int]]]) -> None:
@@ -152,7 +156,7 @@ class KvStore:
 
     def _open(self) -> None:
         self.close()
-        self._pages = {}
+        self._pages, self._children = {}, {}
         try:
             file = self.path.open("rb")
         except OSError:
@@ -164,7 +168,9 @@ class KvStore:
             return
         start = file.tell()
         self._file = file
-        self._pages = {page.key: page for page in (_parse(entry, start) for entry in header["pages"])}
+        for page in (_parse(entry, start) for entry in header["pages"]):
+            self._pages[page.key] = page
+            self._children.setdefault(page.parent, []).append(page)
 
     def _blob(self, blob: Blob) -> bytes | None:
         if self._file is None:

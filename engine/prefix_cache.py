@@ -1,8 +1,9 @@
 """Reuse of computed pages between requests that begin with the same tokens.
 
-A page is known by the chained hash of its tokens and all before them; the tokens themselves are compared on a hit. Only
-full pages enter, after they were computed. A hit on n pages needs each page of the full group and, of the sliding
-group, those that a query at token 64·n still reads.
+A page is known by the chained hash of its tokens and all before them; the tokens themselves are compared on a hit.
+Pages enter after they were computed: full ones, and the last one of a request that ended. A hit on n pages needs each
+page of the full group and, of the sliding group, those that a query at token 64·n still reads. Behind the shared pages
+a sequence gets a copy of the page that goes on with the most equal tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from .errors import CapacityError
 from .kv_cache import FULL, NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, SequencePages
 from .kv_store import KvStore, StoredPage
 
+MIN_COPIED_TOKENS = 8  # a page is not copied for less
+
 
 @dataclass(slots=True)
 class CachedPage:
@@ -25,13 +28,24 @@ class CachedPage:
 
     key: bytes
     parent: bytes
-    tokens: bytes  # (64,) int32
+    tokens: bytes  # (n,) int32, n <= 64: a shorter one is only ever copied
     pages: list[int]
+
+
+def _as_bytes(ids: Sequence[int]) -> bytes:
+    return np.asarray(ids, np.int32).tobytes()
+
+
+def _n_equal(a: bytes, b: bytes) -> int:
+    """How many tokens both begin with."""
+    n = min(len(a), len(b)) // 4
+    differs = np.frombuffer(a, np.int32, n) != np.frombuffer(b, np.int32, n)
+    return int(differs.argmax()) if differs.any() else n
 
 
 def page_tokens(ids: Sequence[int], n_pages: int) -> list[bytes]:
     """The first `n_pages` pages of ids as int32 bytes."""
-    data = np.asarray(ids[: n_pages * PAGE_TOKENS], np.int32).tobytes()
+    data = _as_bytes(ids[: n_pages * PAGE_TOKENS])
     size = PAGE_TOKENS * 4
     return [data[i * size : (i + 1) * size] for i in range(n_pages)]
 
@@ -43,6 +57,7 @@ class PrefixCache:
         self._kv = kv
         self._root = hashlib.blake2b(salt, digest_size=16).digest()
         self._entries: OrderedDict[bytes, CachedPage] = OrderedDict()
+        self._children: dict[bytes, list[CachedPage]] = {}  # by parent
         self._store = store
         self._n_new = 0
         kv.evict = self._evict
@@ -51,7 +66,10 @@ class PrefixCache:
         return len(self._entries)
 
     def attach(self, ids: Sequence[int]) -> SequencePages:
-        """A sequence that begins with the longest known prefix of `ids`; at least one token is left to compute."""
+        """A sequence that begins with the longest known prefix of `ids`; at least one token is left to compute.
+
+        `sequence.n_valid` tokens are there: whole pages that are shared, and the beginning of a page that was copied.
+        """
         sequence = SequencePages(self._kv)
         chain = self._chain(page_tokens(ids, (len(ids) - 1) // PAGE_TOKENS))
         hits = self._usable(chain)
@@ -62,6 +80,10 @@ class PrefixCache:
         sequence.keys.extend(hit.key for hit in hits)
         sequence.n_registered = len(hits)
         self._touch(sequence.keys)
+        done = len(hits) * PAGE_TOKENS
+        sequence.n_valid = done + self._copy_rest(
+            sequence, _as_bytes(ids[done : min(done + PAGE_TOKENS, len(ids) - 1)])
+        )
         return sequence
 
     def register(self, ids: Sequence[int], sequence: SequencePages, n_computed: int) -> None:
@@ -78,6 +100,20 @@ class PrefixCache:
             self._remember(CachedPage(key, parent, page, [self._page_of(sequence, g, i) for g in (FULL, SLIDING)]))
         sequence.n_registered = n_pages
         self._touch(sequence.keys)
+
+    def register_rest(self, ids: Sequence[int], sequence: SequencePages, n_computed: int) -> None:
+        """Makes the tokens behind the registered pages known, for copying; nobody may write to their page any more."""
+        first = sequence.n_registered * PAGE_TOKENS
+        n = min(n_computed, len(ids)) - first
+        if not MIN_COPIED_TOKENS <= n < PAGE_TOKENS:
+            return
+        tokens, parent = _as_bytes(ids[first : first + n]), self._last_key(sequence)
+        if any(sibling.tokens.startswith(tokens) for sibling in self._children.get(parent, ())):
+            return
+        key = _key(parent, tokens)
+        pages = [self._page_of(sequence, group, sequence.n_registered) for group in (FULL, SLIDING)]
+        self._remember(CachedPage(key, parent, tokens, pages))
+        self._touch([*sequence.keys, key])
 
     def forget(self, sequence: SequencePages) -> None:
         """Drops the pages of a sequence that turned out to be bad."""
@@ -149,6 +185,48 @@ class PrefixCache:
             if key in self._entries:
                 self._entries.move_to_end(key)
 
+    # ------------------------------------------------------------------ a copied page
+    def _copy_rest(self, sequence: SequencePages, wanted: bytes) -> int:
+        """Appends a copy of the page that begins with most of the wanted tokens; returns how many."""
+        parent = self._last_key(sequence)
+        known = [e for e in self._children.get(parent, ()) if all(e.pages[g] != NO_PAGE for g in self._kv.groups)]
+        stored = [] if self._store is None else self._store.children(parent)
+        stored = [page for page in stored if all(group in page.blobs for group in self._kv.groups)]
+        source = max((*known, *stored), key=lambda page: _n_equal(page.tokens, wanted), default=None)
+        n = 0 if source is None else _n_equal(source.tokens, wanted)
+        if source is None or n < MIN_COPIED_TOKENS:
+            return 0
+        taken = self._take_copies(source)
+        for group, page in taken:
+            sequence.tables[group].append(page)
+        return n if taken else 0
+
+    def _take_copies(self, source: CachedPage | StoredPage) -> list[tuple[int, int]]:
+        """(group, page) of fresh pages with the source's content; empty when no page is free or it is damaged."""
+        pools, taken = self._kv.pools, list[tuple[int, int]]()
+        held = [(g, source.pages[g]) for g in self._kv.groups] if isinstance(source, CachedPage) else []
+        for group, page in held:  # taking a page may evict one
+            pools[group].retain(page)
+        try:
+            for group in self._kv.groups:
+                taken.append((group, self._kv.take(group)))
+            complete = self._fill(source, taken)
+        except CapacityError:
+            complete = False
+        for group, page in [*held, *(() if complete else taken)]:
+            pools[group].release(page)
+        return taken if complete else []
+
+    def _fill(self, source: CachedPage | StoredPage, targets: list[tuple[int, int]]) -> bool:
+        if isinstance(source, CachedPage):
+            for group, page in targets:
+                self._kv.pools[group].copy(source.pages[group], page)
+            return True
+        return self._store is not None and self._store.read(source, self._kv, targets)
+
+    def _last_key(self, sequence: SequencePages) -> bytes:
+        return sequence.keys[sequence.n_registered - 1] if sequence.n_registered else self._root
+
     # ------------------------------------------------------------------ change
     def _page_of(self, sequence: SequencePages, group: int, i: int) -> int:
         return sequence.tables[group][i] if group in self._kv.groups else NO_PAGE
@@ -156,7 +234,11 @@ class PrefixCache:
     def _remember(self, new: CachedPage) -> None:
         known = self._entries.get(new.key)
         if known is None:
-            self._entries[new.key] = known = CachedPage(new.key, new.parent, new.tokens, [NO_PAGE, NO_PAGE])
+            known = CachedPage(new.key, new.parent, new.tokens, [NO_PAGE, NO_PAGE])
+            for sibling in tuple(self._children.get(new.parent, ())):  # beginnings of it are of no more use
+                if len(sibling.tokens) < len(new.tokens) and new.tokens.startswith(sibling.tokens):
+                    self._remove(sibling)
+            self._add(known)
             self._n_new += 1
         if known.tokens != new.tokens:
             return
@@ -181,8 +263,16 @@ class PrefixCache:
             return True
         return False
 
+    def _add(self, entry: CachedPage) -> None:
+        self._entries[entry.key] = entry
+        self._children.setdefault(entry.parent, []).append(entry)
+
     def _remove(self, entry: CachedPage) -> None:
         del self._entries[entry.key]
+        siblings = self._children[entry.parent]
+        siblings.remove(entry)
+        if not siblings:
+            del self._children[entry.parent]
         for group in self._kv.groups:
             if entry.pages[group] != NO_PAGE:
                 self._kv.pools[group].drop_cached(entry.pages[group])
@@ -209,7 +299,7 @@ class PrefixCache:
             self._kv.pools[group].release(page)
         if not complete:
             return None
-        self._entries[key] = entry
+        self._add(entry)
         return entry
 
     def _newest_first(self) -> Iterator[StoredPage | tuple[CachedPage, dict[int, int]]]:

@@ -161,7 +161,7 @@ def test_the_same_prompt_twice_is_cached_and_gives_the_same_answer(any_files: Mo
         first, _ = await collect(engine, Request(prompt(9, 256), 70))
         second, end = await collect(engine, Request(prompt(9, 256), 70))
         assert second == first
-        assert end.usage.cached_tokens == 192
+        assert end.usage.cached_tokens == 255  # all but the token that the first step feeds
         longer = prompt(9, 256) + tuple(first)
         _, end = await collect(engine, Request((*longer, 21), 1))  # the answer's pages are reused too
         assert end.usage.cached_tokens == 320

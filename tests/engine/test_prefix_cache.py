@@ -11,7 +11,7 @@ import torch
 from pointcode_local.engine.errors import CapacityError
 from pointcode_local.engine.kv_cache import FULL, NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, KvGeometry, SequencePages
 from pointcode_local.engine.kv_store import KvStore
-from pointcode_local.engine.prefix_cache import PrefixCache
+from pointcode_local.engine.prefix_cache import MIN_COPIED_TOKENS, PrefixCache
 
 DENSE = KvGeometry(sliding_layers=(False, False), n_kv_heads=1, head_dim=2)
 MIXED = KvGeometry(sliding_layers=(False, True), n_kv_heads=1, head_dim=2, window=100)
@@ -49,7 +49,7 @@ def assert_content(kv: KvCache, sequence: SequencePages, ids: list[int], n_token
 def run(kv: KvCache, cache: PrefixCache, ids: list[int], chunk: int = 128) -> tuple[SequencePages, int]:
     """A whole prefill; returns the pages and how many tokens came from the cache."""
     sequence = cache.attach(ids)
-    cached = sequence.n_registered * PAGE_TOKENS
+    cached = sequence.n_valid
     assert_content(kv, sequence, ids, cached)
     done = cached
     while done < len(ids):
@@ -62,17 +62,20 @@ def run(kv: KvCache, cache: PrefixCache, ids: list[int], chunk: int = 128) -> tu
     return sequence, cached
 
 
-def finish(cache: PrefixCache, sequence: SequencePages) -> None:
+def finish(cache: PrefixCache, sequence: SequencePages, ids: list[int] | None = None) -> None:
+    """Ends a sequence; with its ids, the tokens of the last page become known too."""
+    if ids is not None:
+        cache.register_rest(ids, sequence, len(ids))
     sequence.release()
     cache.check()
 
 
 @pytest.mark.parametrize("geometry", [DENSE, MIXED])
-def test_the_same_prompt_twice_reuses_all_but_the_last_page(geometry: KvGeometry) -> None:
+def test_the_same_prompt_twice_leaves_one_token_to_compute(geometry: KvGeometry) -> None:
     kv = KvCache(geometry, 32, 32)
     cache = PrefixCache(kv)
     ids = ids_of((1, 256))
-    for expected in (0, 192, 192):
+    for expected in (0, 255, 255):
         sequence, cached = run(kv, cache, ids)
         assert cached == expected
         finish(cache, sequence)
@@ -83,8 +86,52 @@ def test_at_least_one_token_is_left_to_compute() -> None:
     cache = PrefixCache(kv)
     finish(cache, run(kv, cache, ids_of((1, 129)))[0])
     assert run(kv, cache, ids_of((1, 129)))[1] == 128
-    assert run(kv, cache, ids_of((1, 128)))[1] == 64
+    assert run(kv, cache, ids_of((1, 128)))[1] == 127
+    assert run(kv, cache, ids_of((1, 65)))[1] == 64
     assert cache.attach([1]).n_pages == 0
+
+
+@pytest.mark.parametrize("geometry", [DENSE, MIXED])
+def test_the_beginning_of_a_page_is_copied_when_it_then_differs(geometry: KvGeometry) -> None:
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv)
+    first, _ = run(kv, cache, ids_of((1, 100), (2, 200)))
+    second, cached = run(kv, cache, ids_of((1, 100), (3, 200)))  # run checks the content
+    assert cached == 100
+    assert_content(kv, first, ids_of((1, 100), (2, 200)), 300)
+    few, cached = run(kv, cache, ids_of((1, 64 + MIN_COPIED_TOKENS - 1), (4, 100)))
+    assert cached == 64
+    for sequence in (first, second, few):
+        finish(cache, sequence)
+
+
+@pytest.mark.parametrize("geometry", [DENSE, MIXED])
+def test_the_next_turn_finds_the_last_page_of_the_turn_before_it(geometry: KvGeometry, tmp_path: Path) -> None:
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv, b"m", KvStore(tmp_path / "m.kv", "m", 1 << 20))
+    ids = ids_of((1, 200), (2, 30))
+    finish(cache, run(kv, cache, ids)[0], ids)
+    longer = [*ids, *ids_of((3, 10))]
+    sequence, cached = run(kv, cache, longer)
+    assert cached == 230
+    finish(cache, sequence, longer)
+    assert len(cache) == 4  # the shorter last page is of no more use
+    cache.save()
+    kv = KvCache(geometry, 32, 32)
+    cache = PrefixCache(kv, b"m", KvStore(tmp_path / "m.kv", "m", 1 << 20))
+    sequence, cached = run(kv, cache, [*longer, *ids_of((4, 10))])
+    assert cached == 240
+    finish(cache, sequence)
+
+
+def test_without_a_free_page_for_the_copy_whole_pages_are_still_reused() -> None:
+    kv = KvCache(DENSE, 4, 0)
+    cache = PrefixCache(kv)
+    held, _ = run(kv, cache, ids_of((1, 256)))
+    sequence = cache.attach(ids_of((1, 220), (2, 10)))
+    assert sequence.n_valid == 192
+    finish(cache, sequence)
+    finish(cache, held)
 
 
 def test_sliding_pages_of_two_prompts_do_not_mix() -> None:
@@ -142,19 +189,37 @@ def test_a_forgotten_sequence_is_not_reused() -> None:
     assert run(kv, cache, ids_of((1, 192)))[1] == 0
 
 
+def copied_tokens(known: set[tuple[int, ...]], ids: list[int], begin: int) -> int:
+    """What a naive cache finds in the page behind the `begin` shared tokens."""
+    best = 0
+    for other in known:
+        if begin < len(other) <= begin + PAGE_TOKENS and other[:begin] == tuple(ids[:begin]):
+            pairs = zip(other[begin:], ids[begin:-1], strict=False)
+            best = max(
+                best, next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(other), len(ids) - 1) - begin)
+            )
+    return best if best >= MIN_COPIED_TOKENS else 0
+
+
 @pytest.mark.parametrize("geometry", [DENSE, MIXED])
 @pytest.mark.parametrize("n_pages", [12, 200])
 def test_random_operations_agree_with_a_naive_cache(geometry: KvGeometry, n_pages: int) -> None:
     dice = random.Random(n_pages)
     kv = KvCache(geometry, n_pages, n_pages)
     cache = PrefixCache(kv)
-    naive: set[tuple[int, ...]] = set()  # every computed page-aligned prefix
+    naive: set[tuple[int, ...]] = set()  # every computed page-aligned prefix, and the whole of ended sequences
     live: list[tuple[SequencePages, list[int], int]] = []
     for _ in range(150):
         if live and dice.random() < 0.5:
             sequence, ids, done = live.pop(dice.randrange(len(live)))
             assert_content(kv, sequence, ids, done)
-            finish(cache, sequence)
+            with_rest = dice.random() < 0.5
+            finish(cache, sequence, ids if with_rest else None)
+            if with_rest and len(ids) % PAGE_TOKENS >= MIN_COPIED_TOKENS:
+                naive.add(tuple(ids))
+            if kv.pools[FULL].counts().used == 0 and dice.random() < 0.1:
+                cache.clear()
+                naive.clear()
             continue
         ids = ids_of(*((dice.randrange(3), dice.choice((10, 64, 100))) for _ in range(dice.randrange(1, 5))))
         try:
@@ -170,6 +235,7 @@ def test_random_operations_agree_with_a_naive_cache(geometry: KvGeometry, n_page
             continue
         usable = range(PAGE_TOKENS, len(ids), PAGE_TOKENS)
         longest = max((n for n in usable if tuple(ids[:n]) in naive), default=0)
+        longest += copied_tokens(naive, ids, longest)
         assert cached <= longest
         if n_pages == 200:
             assert cached == longest
