@@ -7,7 +7,7 @@ and leaves a balanced stream and a valid history. Every event goes to the sessio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -50,9 +50,12 @@ class Agent:
         limits: AgentLimits | None = None,
         home: Path | None = None,
         sampling: SamplingParams | None = None,
+        repo_map: Callable[[int], str] | None = None,
     ) -> None:
         self._log = log
         self._home = home
+        self._repo_map = repo_map
+        self._has_map = any(isinstance(e, ContextAdded) and e.source == context_files.MAP_SOURCE for e in history)
         self._core = Core(
             model=model,
             box=toolbox,
@@ -184,8 +187,19 @@ class Agent:
             )
             self._emit(ContextAdded("note", f"[note] The permission mode is now {mode}. {note}"))
         self._told_mode = mode
+        self._add_map()
         for mention in context_files.mentions(prompt, self._core.box.root, self._core.box.policy.may_read):
             self._emit(mention)
+
+    def _add_map(self) -> None:
+        """The repository's map, once, with the first prompt for which it is ready; never with a small model."""
+        if self._repo_map is None or self._has_map or self._core.model.is_small:
+            return
+        room = self._core.window.room(self._core.conversation.messages)
+        text = self._repo_map(room // context_files.MAP_SHARE) if room > 0 else ""
+        if text:
+            self._has_map = True
+            self._emit(ContextAdded(context_files.MAP_SOURCE, text))
 
     async def _wait_answer(self, call_id: str) -> str:
         """Wait for the person's `Answer` to a question about this call."""

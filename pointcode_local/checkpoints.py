@@ -1,7 +1,8 @@
 """The bytes of files before the assistant changed them, kept outside the repository, so that a turn can be undone.
 
 A folder per session holds `index.jsonl` (one line a file and turn, written before the change) and the contents, named
-by their sha256. Undo puts back exactly those files, and only where they still are as the assistant left them.
+by their sha256. Undo puts back exactly those files, and only where they still are as the assistant left them; redo
+makes the change again, where they still are as undo left them and nothing was changed since.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-_Kind = Literal["before", "after", "undone"]
+_Kind = Literal["before", "after", "undone", "redone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo did: files put back, and files left alone because somebody changed them since."""
+    """What an undo or redo did: files put back, and files left alone because somebody changed them since."""
 
     restored: tuple[Path, ...]
     skipped: tuple[Path, ...]
@@ -39,6 +40,16 @@ class _Touched:
         """Whether the turn left another file than it found."""
         after = _hash(_bytes(path)) if self.after is None else self.after
         return after != self.before
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Put the content `then` where `now` is (sha256; "" for no file; None for unknown, which is never there)."""
+
+    path: Path
+    now: str | None
+    then: str
+    mode: int
 
 
 class Checkpoints:
@@ -68,42 +79,84 @@ class Checkpoints:
 
     def undo(self) -> Undone:
         """Put back the files of the last turn that changed any and is not undone yet."""
-        by_turn: dict[int, dict[Path, _Touched]] = {}
-        for record in self._records():
-            if record["kind"] == "undone":
-                by_turn.pop(record["turn"], None)
-                continue
-            files = by_turn.setdefault(record["turn"], {})
-            path = Path(os.fsdecode(bytes.fromhex(record["path"])))
-            if record["kind"] == "before":
-                files.setdefault(path, _Touched(record["sha256"], record["mode"], None))
-            elif path in files:
-                files[path].after = record["sha256"]
+        by_turn, _ = self._turns()
         changed = [t for t, files in by_turn.items() if any(f.is_changed(p) for p, f in files.items())]
         if not changed:
             return Undone((), ())
-        restored, skipped = [], []
-        for path, file in by_turn[max(changed)].items():
-            if file.is_changed(path):
-                (restored if self._restore(path, file) else skipped).append(path)
-        self._note(max(changed), "undone", self.folder, "", 0)
-        return Undone(tuple(restored), tuple(skipped))
+        moves = [
+            _Move(path, file.after, file.before, file.mode)
+            for path, file in by_turn[max(changed)].items()
+            if file.is_changed(path)
+        ]
+        return self._move(max(changed), "undone", moves)
+
+    def redo(self) -> Undone:
+        """Make the changes of the turn that was undone last again; nothing to do once a later turn changed files."""
+        _, undone = self._turns()
+        if not undone:
+            return Undone((), ())
+        turn, files = undone[-1]
+        changed = {path: file for path, file in files.items() if file.after is not None and file.after != file.before}
+        moves = [_Move(path, file.before, file.after or "", file.mode) for path, file in changed.items()]
+        return self._move(turn, "redone", moves)
+
+    def originals(self) -> dict[Path, bytes | None]:
+        """The files that turns changed (and that are not undone), with the bytes that they had before the first."""
+        found: dict[Path, bytes | None] = {}
+        by_turn, _ = self._turns()
+        for turn in sorted(by_turn):
+            for path, file in by_turn[turn].items():
+                if path not in found and file.is_changed(path):
+                    found[path] = (self.folder / file.before).read_bytes() if file.before else None
+        return found
+
+    def _turns(self) -> tuple[dict[int, dict[Path, _Touched]], list[tuple[int, dict[Path, _Touched]]]]:
+        """What each turn that stands touched, and the turns that can be made again, the last undone at the end."""
+        by_turn: dict[int, dict[Path, _Touched]] = {}
+        undone: list[tuple[int, dict[Path, _Touched]]] = []
+        for record in self._records():
+            turn, kind = int(record["turn"]), record["kind"]
+            if kind == "undone":
+                undone.append((turn, by_turn.pop(turn, {})))
+            elif kind == "redone":
+                by_turn |= dict(one for one in undone if one[0] == turn)
+                undone = [one for one in undone if one[0] != turn]
+            else:
+                path = Path(os.fsdecode(bytes.fromhex(record["path"])))
+                files = by_turn.setdefault(turn, {})
+                if kind == "before":
+                    undone.clear()
+                    files.setdefault(path, _Touched(record["sha256"], record["mode"], None))
+                elif path in files:
+                    files[path].after = record["sha256"]
+        return by_turn, undone
 
     def remove(self) -> None:
         """Forget everything."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _restore(self, path: Path, file: _Touched) -> bool:
-        if _hash(_bytes(path)) != file.after:
+    def _move(self, turn: int, kind: _Kind, moves: Iterable[_Move]) -> Undone:
+        restored: list[Path] = []
+        skipped: list[Path] = []
+        for move in moves:
+            (restored if self._restore(move) else skipped).append(move.path)
+        self._note(turn, kind, self.folder, "", 0)
+        return Undone(tuple(restored), tuple(skipped))
+
+    def _restore(self, move: _Move) -> bool:
+        path = move.path
+        present = _bytes(path)
+        if _hash(present) != move.now or not (move.then == "" or (self.folder / move.then).exists()):
             return False
-        if not file.before:
+        self._keep(present)  # for the way back
+        if not move.then:
             path.unlink(missing_ok=True)
             return True
-        data = (self.folder / file.before).read_bytes()
+        mode = move.mode or (stat.S_IMODE(path.stat().st_mode) if present is not None else 0o644)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".pointcode-", delete=False) as temporary:
-            temporary.write(data)
-        Path(temporary.name).chmod(file.mode)
+            temporary.write((self.folder / move.then).read_bytes())
+        Path(temporary.name).chmod(mode)
         Path(temporary.name).replace(path.resolve())
         return True
 

@@ -30,6 +30,9 @@ COMMANDS = (
     SlashCommand("clear", "start a new, empty session"),
     SlashCommand("resume", "go back to an earlier session", "[id]"),
     SlashCommand("undo", "restore the files that the last turn changed"),
+    SlashCommand("redo", "change them again"),
+    SlashCommand("diff", "what the assistant has changed in this session"),
+    SlashCommand("map", "the definitions of this repository that are used most"),
     SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
     SlashCommand("copy", "copy the last answer to the clipboard"),
@@ -45,10 +48,11 @@ MODE_MEANING = {
 }
 
 
-def parse_slash(text: str) -> tuple[str, str] | None:
-    """(`name`, argument) when `text` is a known slash command; a path such as `/etc/hosts is wrong` is not one."""
-    match = re.fullmatch(r"/([a-z]+)(?:\s+(.*))?", text.strip(), re.DOTALL)
-    if match is None or all(command.name != match.group(1) for command in COMMANDS):
+def parse_slash(text: str, own: Sequence[SlashCommand] = ()) -> tuple[str, str] | None:
+    """(`name`, argument) when `text` is a known slash command or one of `own`; a path such as `/etc/hosts is wrong` is
+    not one."""
+    match = re.fullmatch(r"/([a-z][a-z0-9_-]*)(?:\s+(.*))?", text.strip(), re.DOTALL)
+    if match is None or all(command.name != match.group(1) for command in (*COMMANDS, *own)):
         return None
     return match.group(1), (match.group(2) or "").strip()
 
@@ -61,9 +65,9 @@ def commands_help(commands: Sequence[SlashCommand], width: int = 0) -> str:
     return "Commands\n" + "\n".join(lines)
 
 
-def matching_commands(prefix: str) -> list[SlashCommand]:
-    """Commands whose name begins with `prefix` (without the slash)."""
-    return [command for command in COMMANDS if command.name.startswith(prefix)]
+def matching_commands(prefix: str, own: Sequence[SlashCommand] = ()) -> list[SlashCommand]:
+    """Commands whose name begins with `prefix` (without the slash), `own` ones last."""
+    return [command for command in (*COMMANDS, *own) if command.name.startswith(prefix)]
 
 
 def mention_at(text_before_cursor: str) -> str | None:
@@ -74,7 +78,17 @@ def mention_at(text_before_cursor: str) -> str | None:
 
 def list_files(root: Path) -> list[str]:
     """Paths of the workspace relative to `root`: what git knows or would add, otherwise a walk. At most MAX_FILES."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--deduplicate",
+    ]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):

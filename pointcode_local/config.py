@@ -44,6 +44,7 @@ class Settings:
     temperature: float = -1.0  # below 0: the model's own
     theme: str = "auto"
     small_model: str = "auto"
+    repo_map_tokens: int = 1500  # 0: no map
     mcp_servers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     ignored: tuple[str, ...] = ()  # what an untrusted project's file asked for, in words
@@ -70,6 +71,7 @@ _KEYS = (
     _Key("temperature", "temperature", float, needs_trust=False),
     _Key("theme", "theme", str, THEMES, needs_trust=False),
     _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
+    _Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
     _Key("permissions.allow", "allow", list),
     _Key("permissions.ask", "ask", list, needs_trust=False),
     _Key("permissions.deny", "deny", list, needs_trust=False),
@@ -248,6 +250,8 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
         raise ValueError(f"{name} must be one of {', '.join(key.choices)}, got {value!r}")
     if name == "max_turns" and value < 1:
         raise ValueError(f"max_turns must be at least 1, got {value}")
+    if name == "repo_map_tokens" and value < 0:
+        raise ValueError(f"repo_map_tokens must be 0 (no map) or more, got {value}")
     return value
 
 

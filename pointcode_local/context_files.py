@@ -12,6 +12,8 @@ from pointcode_local.events import ContextAdded
 MAX_RULES_BYTES = 32 * 1024
 MAX_MENTION_BYTES = 64 * 1024
 MAX_MENTIONS = 10
+MAP_SOURCE = "repository map"
+MAP_SHARE = 16  # the map takes at most this part of the room that is left
 _MENTION = re.compile(r"""(?<![\w@])@(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'`]+))""")
 _IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tiff", ".ico", ".heic"})
 

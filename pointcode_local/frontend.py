@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pointcode_local.complete import SlashCommand
 from pointcode_local.events import AgentEvent, Command, SessionInfo
 
 
@@ -88,6 +89,26 @@ class Host(Protocol):
 
     async def undo(self) -> str:
         """Restore the files the last turn changed; returns one line that says what was done."""
+        ...
+
+    async def redo(self) -> str:
+        """Make the changes that `undo` took back again; returns one line that says what was done."""
+        ...
+
+    def diff(self) -> str:
+        """What the session's turns changed so far, as a unified diff; "" when nothing."""
+        ...
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """The slash commands that the person and the project wrote."""
+        ...
+
+    def expand(self, name: str, argument: str) -> str:
+        """The prompt that such a command makes. It is a prompt whatever it begins with: no command, no `!`."""
+        ...
+
+    async def repo_map(self) -> str:
+        """The repository's map: its most used definitions, grouped by file."""
         ...
 
     def sessions(self) -> Sequence[SessionInfo]:

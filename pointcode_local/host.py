@@ -11,16 +11,20 @@ from typing import Any
 
 from pointcode_local import __version__
 from pointcode_local.agent import Agent
-from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.background_map import BackgroundMap
+from pointcode_local.checkpoints import Checkpoints, Undone
+from pointcode_local.complete import SlashCommand, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError, HostInfo, OnProgress
+from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
 from pointcode_local.turn import AgentLimits
+from pointcode_local.unified import unified_diff
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class AppHost:
         self._agent: Agent | None = None
         self._history: list[AgentEvent] = []
         self._kit: Any = None
+        self._map: BackgroundMap | None = None
 
     # ------------------------------------------------------------------------------------------- opening
     async def open(self, on_progress: OnProgress) -> Agent:
@@ -64,11 +69,24 @@ class AppHost:
         self._open_session(self._choice)
         try:
             self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
-            return self._new_agent()
+            agent = self._new_agent()
         except (EngineError, UsageError) as error:
             if self._interactive:
                 raise HostError(str(error)) from error
             raise
+        if self._setup.settings.repo_map_tokens and not self._is_small:
+            await self._opened_map.start()
+        return agent
+
+    @property
+    def _opened_map(self) -> BackgroundMap:
+        if self._map is None:
+            self._map = BackgroundMap(self._setup.cwd, self._setup.places.cache, self._kit.is_hidden)
+        return self._map
+
+    def _map_text(self, max_tokens: int) -> str:
+        limit = self._setup.settings.repo_map_tokens
+        return self._map.text(min(max_tokens, limit)) if self._map is not None and limit else ""
 
     def _open_session(self, choice: SessionChoice) -> None:
         cwd = self._setup.cwd
@@ -97,6 +115,7 @@ class AppHost:
             limits=AgentLimits(max_turns=settings.max_turns),
             home=self._setup.places.config,
             sampling=SamplingParams(temperature=settings.temperature) if settings.temperature >= 0 else None,
+            repo_map=self._map_text,
         )
         return self._agent
 
@@ -167,15 +186,67 @@ class AppHost:
             undone = self._checkpoints(self._log.id).undo()
         except OSError as error:
             raise HostError(f"undo failed: {error.strerror}: {error.filename}") from error
-        if not undone.restored and not undone.skipped:
+        text = self._told(undone, "restored")
+        if not text:
             return "nothing to undo"
-        names = ", ".join(self._shown(path) for path in undone.restored) or "nothing"
-        text = f"restored {names}"
-        if undone.skipped:
-            text += f"; left alone (changed since): {', '.join(self._shown(path) for path in undone.skipped)}"
         if self._agent is not None:
             self._agent.note(f"The user undid your last changes: {text}.")
         return text
+
+    async def redo(self) -> str:
+        """Make the changes of the turn that was undone last again."""
+        if self._log is None:
+            raise HostError("no session is open")
+        try:
+            redone = self._checkpoints(self._log.id).redo()
+        except OSError as error:
+            raise HostError(f"redo failed: {error.strerror}: {error.filename}") from error
+        text = self._told(redone, "changed again")
+        if not text:
+            return "nothing to redo"
+        if self._agent is not None:
+            self._agent.note(f"The user made the changes that were undone again: {text}.")
+        return text
+
+    def _told(self, done: Undone, what: str) -> str:
+        """What an undo or redo did, in one line; "" for nothing."""
+        if not done.restored and not done.skipped:
+            return ""
+        text = f"{what} {', '.join(self._shown(path) for path in done.restored) or 'nothing'}"
+        if done.skipped:
+            text += f"; left alone (changed since): {', '.join(self._shown(path) for path in done.skipped)}"
+        return text
+
+    def diff(self) -> str:
+        """What the session's turns changed and was not undone, against the files as they are."""
+        if self._log is None:
+            return ""
+        originals = self._checkpoints(self._log.id).originals()
+        return "".join(unified_diff(self._shown(path), before, path) for path, before in originals.items())
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """The commands that the person and the project wrote as Markdown files."""
+        return [own.command for own in self._own_commands().values()]
+
+    def expand(self, name: str, argument: str) -> str:
+        """The prompt that one of these commands makes."""
+        own = self._own_commands().get(name)
+        if own is None:
+            raise HostError(f"there is no command /{name} any more")
+        return own.prompt(argument)
+
+    def expanded(self, prompt: str) -> str:
+        """A prompt of a scripted run: the text of such a command when it names one, else itself."""
+        own = self._own_commands()
+        named = parse_slash(prompt, [one.command for one in own.values()])
+        return own[named[0]].prompt(named[1]) if named is not None and named[0] in own else prompt
+
+    def _own_commands(self) -> dict[str, OwnCommand]:
+        return own_commands(self._setup.places.config, self._setup.cwd)
+
+    async def repo_map(self) -> str:
+        """The repository's map as it now is."""
+        return await self._opened_map.shown()
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self._setup.cwd)) if path.is_relative_to(self._setup.cwd) else str(path)
@@ -206,6 +277,8 @@ class AppHost:
         """Stop what still runs, free the model, close the log. Safe to call twice."""
         if self._agent is not None:
             self._agent.cancel()
+        if self._map is not None:
+            await self._map.close()
         if self._kit is not None:
             self._kit.close()
         if self._model is not None:
@@ -213,7 +286,7 @@ class AppHost:
                 await self._model.aclose()
         if self._log is not None:
             self._log.close()
-        self._agent = self._kit = self._model = self._log = None
+        self._agent = self._kit = self._model = self._log = self._map = None
 
     def sandbox_warning(self) -> str:
         """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""

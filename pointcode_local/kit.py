@@ -20,6 +20,10 @@ class ToolKit:
         self.workspace = self.policy.workspace
         self.sandbox_name = sandbox_status().kind
 
+    def is_hidden(self, name: str) -> bool:
+        """Must this file (a name relative to the folder) stay out of what is shown unasked?"""
+        return self.workspace.is_guarded(self.workspace.root / name)
+
     def close(self) -> None:
         """End what still runs."""
         self._box.close()

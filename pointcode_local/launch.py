@@ -47,7 +47,7 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
             show(f"pointcode: {warning}")
         return await run_headless(
             agent,
-            prompt,
+            host.expanded(prompt),
             session_id=host.info.session_id,
             output_format=options.output_format,
             output=output,

@@ -168,7 +168,7 @@ class _PlainCompleter(Completer):
                 yield Completion(path, start_position=-len(query), display=plain(path))
 
     def _commands(self, text: str) -> Iterator[Completion]:
-        for command in PLAIN_COMMANDS:
+        for command in (*PLAIN_COMMANDS, *self._host.commands()):
             if command.name.startswith(text[1:]):
                 yield Completion(f"/{command.name}", start_position=-len(text), display_meta=command.summary)
 
@@ -230,7 +230,7 @@ class PlainFrontEnd:
         """One message or command; False to leave."""
         if not text.strip():
             return True
-        if (command := parse_slash(text)) is not None:
+        if (command := parse_slash(text, self._host.commands())) is not None:
             return await self._command(*command)
         if text.startswith("!") and text[1:].strip():
             stream = run_user_shell(text[1:].strip(), self._host.info.cwd, "user-shell")
@@ -293,7 +293,7 @@ class PlainFrontEnd:
                 case "quit":
                     return False
                 case "help":
-                    self._print.line(_KEYS + commands_help(PLAIN_COMMANDS))
+                    self._print.line(_KEYS + commands_help((*PLAIN_COMMANDS, *self._host.commands())))
                 case "clear":
                     self._use(await self._host.new_session())
                     self._print.line("(a new session)", "dim")
@@ -301,12 +301,22 @@ class PlainFrontEnd:
                     await self._resume(argument)
                 case "undo":
                     self._print.line(f"({plain(await self._host.undo())})", "dim")
+                case "redo":
+                    self._print.line(f"({plain(await self._host.redo())})", "dim")
+                case "diff":
+                    self._print.line(plain(self._host.diff()) or "(no changes in this session)")
+                case "map":
+                    self._print.line(plain(await self._host.repo_map()))
                 case "mode":
                     self._set_mode(argument)
                 case "model":
                     await self._model(argument)
-                case _:
+                case "theme" | "copy":
                     self._print.line(f"(/{name} is a command of the full screen)", "dim")
+                case _ if self._agent is not None:
+                    await self._play(self._agent.run(self._host.expand(name, argument)))
+                case _:
+                    pass
         except HostError as error:
             self._print.line(f"error: {plain(str(error))}", "red")
         return True

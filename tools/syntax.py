@@ -45,16 +45,27 @@ def language_of(path: PurePath) -> str | None:
 
 
 @cache
-def _parser(language: str) -> Parser:
+def grammar(language: str) -> Language:
+    """The tree-sitter grammar of one of LANGUAGES' values."""
     module = importlib.import_module(f"tree_sitter_{'typescript' if language == 'tsx' else language}")
     maker = getattr(module, f"language_{language}" if language in ("typescript", "tsx") else "language")
-    grammar: object = maker()
-    return Parser(Language(grammar))
+    pointer: object = maker()
+    return Language(pointer)
+
+
+@cache
+def _parser(language: str) -> Parser:
+    return Parser(grammar(language))
 
 
 def parse(text: str, language: str) -> Tree:
     """Parse a text; faults stand in the tree."""
-    return _parser(language).parse(text.encode("utf-8", "replace"))
+    return parse_bytes(text.encode("utf-8", "replace"), language)
+
+
+def parse_bytes(data: bytes, language: str) -> Tree:
+    """Parse UTF-8 bytes; bytes that are none stand in the tree as faults."""
+    return _parser(language).parse(data)
 
 
 def new_faults(path: PurePath, before: str, after: str) -> list[SyntaxFault]:

@@ -98,7 +98,7 @@ class PointcodeApp(App[int]):
         self._todo = TodoPanel()
         self._queue = QueueLine()
         self._choices = Choices()
-        self._composer = Composer(self._choices, self._history)
+        self._composer = Composer(self._choices, self._history, host.commands)
         self._composer.cursor_blink = animate
         self._status = StatusLine()
 
@@ -284,11 +284,16 @@ class PointcodeApp(App[int]):
     def submit(self, text: str, *, steer: bool = False) -> None:
         """A message, a `/` command or a `!` command."""
         self._transcript.anchor()
-        if (command := parse_slash(text)) is not None:
+        if (command := parse_slash(text, self._host.commands())) is not None:
             self.run_worker(self._commands.run(*command))
         elif text.startswith("!") and text[1:].strip():
             self._start_user_shell(text[1:].strip())
-        elif self.agent is None:
+        else:
+            self.send_prompt(text, steer=steer)
+
+    def send_prompt(self, text: str, *, steer: bool = False) -> None:
+        """A message for the model, whatever it begins with."""
+        if self.agent is None:
             self._wait_for_model(text)
         elif self._turn is not None:
             self.agent.send(Prompt(text, steer=steer))

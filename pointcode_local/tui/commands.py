@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
 
 Mode = Literal["ask", "accept-edits", "plan", "auto"]
-_NOT_WHILE_RUNNING = ("clear", "resume", "undo", "model")
+_NOT_WHILE_RUNNING = ("clear", "resume", "undo", "redo", "model")
 
 
 class CommandRunner:
@@ -41,7 +41,7 @@ class CommandRunner:
     async def _do(self, name: str, argument: str) -> None:
         match name:
             case "help":
-                await self._app.note(help_text())
+                await self._app.note(help_text(self._host.commands()))
             case "clear":
                 self._app.use_agent(await self._host.new_session())
                 await self._app.replay()
@@ -49,6 +49,12 @@ class CommandRunner:
                 await self._resume(argument)
             case "undo":
                 await self._app.note(await self._host.undo())
+            case "redo":
+                await self._app.note(await self._host.redo())
+            case "diff":
+                await self._app.note(self._host.diff() or "No changes in this session.")
+            case "map":
+                await self._app.note(await self._host.repo_map())
             case "mode":
                 await self._mode(argument)
             case "model":
@@ -60,7 +66,7 @@ class CommandRunner:
             case "quit":
                 await self._app.action_leave()
             case _:
-                raise AssertionError(f"unknown command {name}")
+                self._app.send_prompt(self._host.expand(name, argument))
 
     async def _resume(self, session_id: str) -> None:
         session_id = session_id or await self._pick_session()

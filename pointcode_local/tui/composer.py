@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -10,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
 
-from pointcode_local.complete import PromptHistory, matching_commands, mention_at
+from pointcode_local.complete import PromptHistory, SlashCommand, matching_commands, mention_at
 from pointcode_local.render import plain
 
 LARGE_PASTE_CHARS = 4000
@@ -76,11 +77,14 @@ class Composer(TextArea):
             super().__init__()
             self.query = query
 
-    def __init__(self, choices: Choices, history: PromptHistory) -> None:
+    def __init__(
+        self, choices: Choices, history: PromptHistory, own_commands: Callable[[], Sequence[SlashCommand]] = tuple
+    ) -> None:
         super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
         self.highlight_cursor_line = False
         self._choices = choices
         self._history = history
+        self._own_commands = own_commands
         self._history_at: int | None = None
         self._draft = ""
         self._pastes: list[str] = []
@@ -241,7 +245,7 @@ class Composer(TextArea):
             self._choices.offer(
                 [
                     Choice(f"/{c.name} " if c.argument else f"/{c.name}", f"/{c.name}", c.summary)
-                    for c in matching_commands(text[1:])
+                    for c in matching_commands(text[1:], self._own_commands())
                 ]
             )
             return

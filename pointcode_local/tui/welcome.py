@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.content import Content
 from textual.widgets import Static
 
-from pointcode_local.complete import COMMANDS, MODE_MEANING, commands_help
+from pointcode_local.complete import COMMANDS, MODE_MEANING, SlashCommand, commands_help
 from pointcode_local.frontend import HostInfo
 from pointcode_local.render import one_line
 
@@ -87,8 +89,8 @@ def _row(name: str, value: str) -> Content:
     return Content.assemble((f"{name}  ".rjust(10), "$foreground 60%"), value)
 
 
-def help_text() -> str:
-    """Keys and commands, as plain text."""
+def help_text(own: Sequence[SlashCommand] = ()) -> str:
+    """Keys and commands, as plain text; `own` are those that the person and the project wrote."""
     width = max(len(keys) for keys, _ in KEYS)
     keys = "\n".join(f"  {key:<{width}}  {what}" for key, what in KEYS)
-    return f"Keys\n{keys}\n{commands_help(COMMANDS, width)}"
+    return f"Keys\n{keys}\n{commands_help((*COMMANDS, *own), width)}"

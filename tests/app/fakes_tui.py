@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pointcode_local.complete import SlashCommand
 from pointcode_local.events import (
     AgentEvent,
     Answer,
@@ -129,6 +130,7 @@ class ScriptedHost:
     open_progress: list[Progress] = field(default_factory=list)
     closed: int = 0
     opened_sessions: list[str] = field(default_factory=list)
+    own_commands: dict[str, str] = field(default_factory=dict)
 
     @property
     def info(self) -> HostInfo:
@@ -158,6 +160,21 @@ class ScriptedHost:
 
     async def undo(self) -> str:
         return "Restored src/app.py."
+
+    async def redo(self) -> str:
+        return "Changed src/app.py again."
+
+    def diff(self) -> str:
+        return "--- a/src/app.py\n+++ b/src/app.py\n"
+
+    async def repo_map(self) -> str:
+        return "src/app.py:\n  def main()"
+
+    def commands(self) -> Sequence[SlashCommand]:
+        return [SlashCommand(name, f"the command {name}", "[text]") for name in self.own_commands]
+
+    def expand(self, name: str, argument: str) -> str:
+        return self.own_commands[name].replace("$ARGUMENTS", argument)
 
     def sessions(self) -> Sequence[SessionInfo]:
         return self.stored

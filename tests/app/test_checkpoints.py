@@ -87,3 +87,50 @@ def test_remove_forgets_everything(tmp_path: Path):
     assert store.last_turn() == 1
     store.remove()
     assert store.last_turn() == 0 and path.exists()
+
+
+def test_redo_makes_undone_changes_again_one_by_one(tmp_path: Path):
+    store, path, made, gone = Checkpoints(tmp_path / "state"), tmp_path / "f", tmp_path / "made", tmp_path / "gone"
+    path.write_bytes(b"0")
+    path.chmod(0o755)
+    gone.write_bytes(b"here")
+    change(store, 1, path, b"\xff1")
+    change(store, 2, path, b"2\r\n")
+    change(store, 2, made, b"new")
+    change(store, 2, gone, None)
+    assert store.redo().restored == ()
+    store.undo()
+    store.undo()
+    again = Checkpoints(tmp_path / "state")
+    assert (again.redo().restored, path.read_bytes()) == ((path,), b"\xff1")
+    assert set(again.redo().restored) == {path, made, gone}
+    assert path.read_bytes() == b"2\r\n" and path.stat().st_mode & 0o777 == 0o755
+    assert made.read_bytes() == b"new" and not gone.exists()
+    assert again.redo().restored == ()
+    assert set(again.undo().restored) == {path, made, gone} and gone.read_bytes() == b"here"
+
+
+def test_redo_leaves_alone_what_was_changed_after_the_undo(tmp_path: Path):
+    store, path, other = Checkpoints(tmp_path / "state"), tmp_path / "f", tmp_path / "other"
+    path.write_bytes(b"0")
+    change(store, 1, path, b"1")
+    store.undo()
+    path.write_bytes(b"mine")
+    assert store.redo().skipped == (path,) and path.read_bytes() == b"mine"
+    change(store, 2, other, b"2")
+    store.undo()
+    change(store, 3, path, b"3")
+    assert store.redo().restored == () and not other.exists()
+
+
+def test_the_originals_are_the_bytes_before_the_first_turn_that_stands(tmp_path: Path):
+    store, path, made = Checkpoints(tmp_path / "state"), tmp_path / "f", tmp_path / "made"
+    path.write_bytes(b"0")
+    change(store, 1, path, b"1")
+    change(store, 2, path, b"2")
+    change(store, 2, made, b"new")
+    assert store.originals() == {path: b"0", made: None}
+    store.undo()
+    assert store.originals() == {path: b"0"}
+    store.undo()
+    assert store.originals() == {}

@@ -71,13 +71,61 @@ def test_undo_restores_the_last_turn_and_tells_the_model(tmp_path: Path):
         assert (play.cwd / "new.txt").exists()
         assert await host.undo() == "restored new.txt"
         assert not (play.cwd / "new.txt").exists()
-        assert await host.undo() == "nothing to undo"
+        assert await host.undo() == "nothing to undo" and host.diff() == ""
+        assert await host.redo() == "changed again new.txt"
+        assert host.diff() == "--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n"
+        assert await host.redo() == "nothing to redo"
         await turn(agent, "And now?")
         await host.close()
         await host.close()
 
     asyncio.run(run())
-    assert "undid your last changes" in model.requests[-1].messages[-1].content
+    told = model.requests[-1].messages[-1].content
+    assert "undid your last changes" in told and "changed again new.txt" in told
+
+
+def test_the_map_is_added_once_and_can_be_shown(tmp_path: Path):
+    model = ScriptedModel(say("one"), say("two"))
+    play = Play(tmp_path, model, ScriptedModel(say("three")))
+    for i in range(9):
+        (play.cwd / f"use{i}.py").write_text(f"from core import Store\ndef user_{i}(): return Store()\n")
+    (play.cwd / "core.py").write_text("class Store: pass\n")
+
+    async def run() -> None:
+        host = play.host()
+        agent = await host.open(ignore)
+        assert "core.py:\n  class Store" in await host.repo_map()
+        await turn(agent)
+        await turn(agent, "More.")
+        session_id = host.info.session_id
+        await host.close()
+        assert sum(m.content.count("[repository map: ") for m in model.requests[-1].messages) == 1
+        again = play.host(SessionChoice(resume=session_id))
+        await turn(await again.open(ignore), "Again.")
+        assert sum("[repository map: " in m.content for m in again_model.requests[-1].messages) == 1
+        await again.close()
+
+    again_model = play._models[1]
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_no_map_for_small_models_or_when_it_is_switched_off(tmp_path: Path, is_small: bool):
+    model = ScriptedModel(say("one"), is_small=is_small)
+    settings = Settings() if is_small else Settings(repo_map_tokens=0)
+    play = Play(tmp_path, model, settings=settings)
+    for i in range(9):
+        (play.cwd / f"use{i}.py").write_text(f"def user_{i}(): pass\n")
+
+    async def run() -> None:
+        host = play.host()
+        agent = await host.open(ignore)
+        assert "user_1" in await host.repo_map()
+        await turn(agent)
+        await host.close()
+
+    asyncio.run(run())
+    assert not any("repository map" in m.content for m in model.requests[-1].messages)
 
 
 def test_an_always_answer_holds_in_the_next_session_of_the_folder(tmp_path: Path):

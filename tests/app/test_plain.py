@@ -24,6 +24,7 @@ from pointcode_local.events import (
     ToolFinished,
     ToolProgress,
     ToolStarted,
+    TurnStarted,
 )
 from pointcode_local.lineprint import LinePrinter, Look
 from pointcode_local.plain import PlainFrontEnd, run_plain
@@ -196,6 +197,15 @@ async def test_commands_do_what_they_say() -> None:
         assert part in text
     assert lines.prompts[2] == "plan> "
     assert lines.lines == ["x"]
+
+
+async def test_own_commands_are_prompts_and_the_other_commands_tell_what_there_is() -> None:
+    agent = ScriptedAgent([full_turn()])
+    host = ScriptedHost(agent, own_commands={"check": "!Check $ARGUMENTS"})
+    text, _ = await talk(host, ["/help", "/redo", "/diff", "/map", "/check a b"])
+    for part in ("/check [text]", "Changed src/app.py again.", "+++ b/src/app.py", "def main()"):
+        assert part in text
+    assert isinstance(agent.played[0], TurnStarted) and agent.played[0].prompt == "!Check a b"
 
 
 async def test_a_command_of_the_person_is_told_to_the_model(tmp_path: Path) -> None:

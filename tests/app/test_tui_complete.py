@@ -38,7 +38,7 @@ def test_only_known_commands_are_commands(text: str, parsed: tuple[str, str] | N
 def test_every_command_is_in_the_help() -> None:
     text = commands_help(COMMANDS)
     assert all(f"/{command.name}" in text for command in COMMANDS)
-    assert [command.name for command in matching_commands("re")] == ["resume"]
+    assert [command.name for command in matching_commands("re")] == ["resume", "redo"]
 
 
 @pytest.mark.parametrize(

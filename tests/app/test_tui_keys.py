@@ -369,6 +369,10 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/undo")
         await settle(app, pilot)
         assert "Restored src/app.py." in screen_text(app)
+        host.own_commands["check"] = "!Check $ARGUMENTS"
+        app.submit("/check it")
+        await wait_for(app, pilot, lambda: any(getattr(e, "prompt", "") == "!Check it" for e in agent_of(app).played))
+        await idle(app, pilot)
         app.submit("/copy")
         await settle(app, pilot)
         assert app.clipboard == "An answer"
@@ -387,6 +391,10 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/help")
         await settle(app, pilot)
         assert "/resume" in screen_text(app)
+        for command, told in (("/redo", "Changed src/app.py again."), ("/diff", "+++ b/src"), ("/map", "def main()")):
+            app.submit(command)
+            await settle(app, pilot)
+            assert told in screen_text(app)
         app.submit("/resume nope")
         await settle(app, pilot)
         assert "There is no session nope." in screen_text(app)
