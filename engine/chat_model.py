@@ -76,9 +76,13 @@ class LocalChatModel:
         """Whether it wants fewer tools and shorter schemas."""
         return self.files.is_small
 
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        """The ids that the model would be asked with."""
+        return self._ids.prompt(messages, tools)
+
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """Prompt length in tokens."""
-        return len(self._ids.prompt(messages, tools))
+        return len(self.prompt_ids(messages, tools))
 
     async def aclose(self) -> None:
         """Frees everything; the prefix cache is saved."""
@@ -94,7 +98,7 @@ class LocalChatModel:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Continue the conversation; raises EngineError for a request that cannot be served."""
-        prompt_ids = self._ids.prompt(request.messages, request.tools)
+        prompt_ids = self.prompt_ids(request.messages, request.tools)
         in_reasoning = opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
         tool_names = () if request.tool_choice == "none" else tuple(tool.name for tool in request.tools)
         reply = _Reply(

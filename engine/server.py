@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .chat_model import LocalChatModel
-from .http import chat, info
+from .http import chat, completions, info, tokens
 from .http.gate import Gate
 from .http.handler import api, not_found
 from .http.health import HealthWatch
@@ -47,6 +47,9 @@ def create_app(model: LocalChatModel, options: ServerOptions | None = None) -> S
         Route("/v1/models", api(info.models), methods=["GET"]),
         Route("/v1/models/{name:path}", api(info.model), methods=["GET"]),
         Route("/v1/chat/completions", api(chat.chat_completions), methods=["POST"]),
+        Route("/v1/completions", api(completions.completions), methods=["POST"]),
+        Route("/tokenize", api(tokens.tokenize), methods=["POST"]),
+        Route("/detokenize", api(tokens.detokenize), methods=["POST"]),
     ]
     app = Starlette(
         routes=routes,

@@ -99,6 +99,10 @@ class StreamDecoder:
         """The text that `token_id` completes (possibly none)."""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
+    def feed_bytes(self, data: bytes) -> str:
+        """The text that `data` completes: the end of what came before the first token."""
+        return self._decoder.decode(data)
+
     def flush(self) -> str:
         """U+FFFD for a character that never got its last bytes; nothing otherwise."""
         return self._decoder.decode(b"", True)

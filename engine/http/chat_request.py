@@ -58,18 +58,24 @@ def read_chat(body: Body, state: Served, priority: int) -> ChatCall:
     if schema is not None and tools and choice != "none":
         raise invalid("response_format", "cannot be combined with tools; send tool_choice none, or no tools")
     n = body.integer("n", 1, state.options.limits.n_choices) or 1
-    stream = body.flag("stream")
-    options = body.object("stream_options")
-    include_usage = False
-    if options is not None:
-        if not stream:
-            raise invalid("stream_options", "only together with stream")
-        include_usage = options.flag("include_usage")
-        options.accept("include_obfuscation")
-        options.finish()
+    stream, include_usage = read_stream(body)
     accept_bookkeeping(body)
     body.finish()
     return ChatCall(chat, n, stream, include_usage, logprobs, top)
+
+
+def read_stream(body: Body) -> tuple[bool, bool]:
+    """(whether to stream, whether the stream ends with its usage)."""
+    stream = body.flag("stream")
+    options = body.object("stream_options")
+    if options is None:
+        return stream, False
+    if not stream:
+        raise invalid("stream_options", "only together with stream")
+    include_usage = options.flag("include_usage")
+    options.accept("include_obfuscation")
+    options.finish()
+    return stream, include_usage
 
 
 def accept_bookkeeping(body: Body) -> None:

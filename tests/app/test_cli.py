@@ -145,6 +145,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path):
     code = (
         "import sys\nfrom pointcode_local.cli import run\nassert run(['--help']) == 0\n"
         "heavy = {'torch', 'textual', 'numpy', 'httpx', 'tree_sitter', 'prompt_toolkit', 'asyncio'}\n"
+        "heavy |= {'starlette', 'uvicorn'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)\n"
     )

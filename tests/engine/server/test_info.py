@@ -1,0 +1,84 @@
+"""/health and /metrics, and what the server does with errors that are not the client's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pointcode_local.engine.chat_model import LocalChatModel
+from pointcode_local.engine.engine import EngineStats
+from pointcode_local.engine.errors import BackendError, CapacityError
+from pointcode_local.engine.http.errors import of_engine
+from pointcode_local.engine.http.health import HealthWatch
+
+from .kit import HELLO, Asked, tiny_chat_model
+
+IDLE = EngineStats(10, 1.0, 0, 0, 3, 0, 0, 50, 0.5, (), None)
+
+
+class Clock:
+    """A clock that the test moves, and counters that it sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.stats = IDLE
+        self.watch = HealthWatch(lambda: self.stats, lambda: self.now_s, stall_s=30)
+
+
+def test_health_fails_when_work_is_pending_and_no_counter_moves() -> None:
+    clock = Clock()
+    assert clock.watch.problem() is None
+    clock.stats = replace(IDLE, n_rows=2)
+    clock.now_s += 29
+    assert clock.watch.problem() is None
+    clock.now_s += 2
+    assert "no step for 31 s with 2 sequences" in (clock.watch.problem() or "")
+    clock.stats = replace(clock.stats, steps=11)
+    assert clock.watch.problem() is None
+    clock.now_s += 31
+    assert clock.watch.problem() is not None
+    clock.stats = replace(clock.stats, n_rows=0, n_waiting=1, prefill_tokens=99)
+    assert clock.watch.problem() is None
+
+
+def test_an_idle_engine_stays_healthy() -> None:
+    clock = Clock()
+    for _ in range(5):
+        clock.now_s += 1000
+        assert clock.watch.problem() is None
+
+
+def test_a_dead_engine_is_told_by_health_and_refuses_requests(tmp_path: Path) -> None:
+    model = tiny_chat_model(tmp_path)
+    asked = Asked(model)
+    assert asked.request("GET", "/health").json() == {"status": "ok"}
+    model.engine.close()
+    answer = asked.request("GET", "/health")
+    assert answer.status_code == 503
+    assert "closed" in answer.json()["problem"]
+    status, body = asked.post("/v1/chat/completions", messages=HELLO)
+    assert status == 503
+    assert "closed" in body["error"]["message"]
+
+
+def test_a_busy_engine_is_worth_asking_again() -> None:
+    busy = of_engine(CapacityError("64 requests are waiting already"))
+    assert (busy.status, busy.headers) == (429, {"Retry-After": "1"})
+    assert of_engine(BackendError("x")).status == 503
+
+
+def test_metrics_count_requests_tokens_and_pages(asked: Asked, model: LocalChatModel) -> None:
+    asked.post("/v1/chat/completions", messages=HELLO, max_tokens=4)
+    asked.post("/v1/chat/completions", messages=HELLO, max_tokens=0)
+    text = asked.request("GET", "/metrics").text
+    values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
+    assert values['pointcode_requests_total{route="chat_completions",status="200"}'] == 1
+    assert values['pointcode_requests_total{route="chat_completions",status="400"}'] == 1
+    assert values['pointcode_tokens_total{kind="generated"}'] == 4
+    assert values["pointcode_live_requests"] == 0
+    assert values["pointcode_time_to_first_token_seconds_count"] == 1
+    assert values['pointcode_time_to_first_token_seconds_bucket{le="+Inf"}'] == 1
+    pages = [values[f'pointcode_kv_pages{{group="0",state="{state}"}}'] for state in ("free", "cached", "used")]
+    assert sum(pages) == model.engine.stats().pages[0].total
+    named = tuple(line.split()[2] for line in text.splitlines() if line.startswith("# TYPE"))
+    assert all(name.startswith(named) for name in values)
