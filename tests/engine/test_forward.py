@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from pointcode_local.engine.download import pull
-from pointcode_local.engine.model_files import open_model
 from pointcode_local.engine.models.reference import GrowingKv, TorchModel, full_logits
 from pointcode_local.engine.weights import open_weights
 
@@ -100,13 +98,3 @@ def test_a_bounded_cache_of_matrices_changes_nothing(tmp_path: Path) -> None:
     cached = TorchModel(weights, cache_bytes=100_000)
     first, second = full_logits(cached, ids), full_logits(cached, ids)
     assert torch.equal(first, full_logits(TorchModel(weights), ids)) and torch.equal(first, second)
-
-
-@pytest.mark.real_model
-@pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b"])
-def test_a_real_model_knows_a_fact(name: str) -> None:
-    files = open_model(pull(name))
-    ids = files.tokenizer.encode("The capital of France is")
-    model = TorchModel(files.weights, use_native=False)
-    logits = model.forward(ids, GrowingKv(model.config.n_layers))
-    assert logits is not None and files.tokenizer.decode([int(logits[0].argmax())]) == " Paris"
