@@ -2,6 +2,7 @@
 
 EngineError
 ├── ModelError            a model's files are missing, damaged, or of an unknown kind
+│   ├── UnknownModel      nothing on this machine or in the registry has that name
 │   └── DownloadError     fetching a model failed; the message says what to do
 ├── ScheduleError         `check` refused a schedule; names the task
 ├── RequestError          a request that cannot be served as it is (bad parameter)
@@ -18,6 +19,10 @@ class EngineError(Exception):
 
 class ModelError(EngineError):
     """A model's files are missing, damaged, or of a kind this engine does not know."""
+
+
+class UnknownModel(ModelError):
+    """No model has that name."""
 
 
 class DownloadError(ModelError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import DownloadError, ModelError
+from .errors import DownloadError, ModelError, UnknownModel
 
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
@@ -71,13 +71,13 @@ class Verification:
 
 
 def find_model(name: str) -> RegisteredModel:
-    """The registered model of that name; raises ModelError with the known names."""
+    """The registered model of that name; raises UnknownModel with the known names."""
     from .registry_data import MODELS
 
     for model in MODELS:
         if model.name == name:
             return model
-    raise ModelError(f"no model is called {name!r} (known: {', '.join(m.name for m in MODELS)}), nor is it a path")
+    raise UnknownModel(f"no model is called {name!r} (known: {', '.join(m.name for m in MODELS)}), nor is it a path")
 
 
 def models_dir() -> Path:
@@ -98,7 +98,7 @@ def model_path(model: RegisteredModel) -> Path:
 def resolve(name_or_path: str) -> Path:
     """The path of a model given by path, by registered name, or by hub id, if it is on disk.
 
-    Raises DownloadError (fetch it with `pull`) for a known model that is not there, ModelError for anything else.
+    Raises DownloadError (fetch it with `pull`) for a known model that is not there, UnknownModel for anything else.
     """
     path = Path(name_or_path).expanduser()
     if path.exists():

@@ -9,10 +9,11 @@ import os
 import sys
 
 from pointcode_local.compose import Setup, prepare, stderr_printer
-from pointcode_local.engine.errors import BackendError, CapacityError, EngineError
-from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, UsageError
+from pointcode_local.engine.errors import EngineError
+from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
+from pointcode_local.local_models import exit_code_of
 
 
 def _choice(options: argparse.Namespace) -> SessionChoice:
@@ -57,7 +58,7 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
         raise UsageError(str(error)) from error
     except EngineError as error:
         show(f"pointcode: {error}")
-        return EXIT_TEMPORARY if isinstance(error, CapacityError | BackendError) else EXIT_ERROR
+        return exit_code_of(error)
     finally:
         await host.close()
 

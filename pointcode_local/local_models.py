@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pointcode_local.config import Places, Settings
 from pointcode_local.engine import registry
-from pointcode_local.engine.errors import DownloadError, EngineError
+from pointcode_local.engine.errors import BackendError, CapacityError, DownloadError, EngineError, UnknownModel
 from pointcode_local.engine.types import ChatModel
-from pointcode_local.exits import EXIT_ERROR
+from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, EXIT_USAGE
 from pointcode_local.frontend import OnProgress, Progress
 
 NO_ENGINE = "the engine of this installation does not load: reinstall pointcode-local, or use --endpoint URL"
@@ -86,7 +86,18 @@ def run_command(options: argparse.Namespace, name: str) -> int:
         return handlers[options.action](options, options.name or name or registry.DEFAULT_MODEL)
     except EngineError as error:
         print(f"pointcode: {error}", file=sys.stderr)
-        return EXIT_ERROR
+        return exit_code_of(error)
+
+
+def exit_code_of(error: EngineError) -> int:
+    """What a process ends with that the engine refused to serve."""
+    match error:
+        case UnknownModel():
+            return EXIT_USAGE
+        case CapacityError() | BackendError():
+            return EXIT_TEMPORARY
+        case _:
+            return EXIT_ERROR
 
 
 def _size(n_bytes: int) -> str:
