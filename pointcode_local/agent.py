@@ -137,6 +137,10 @@ class Agent:
         """Tell the model something that happened outside of its turns; it reads it with the next prompt."""
         self._emit(ContextAdded("note", f"[note] {text}"))
 
+    def attach(self, source: str, text: str) -> None:
+        """Give the model a text with the next prompt, e.g. a file as an editor holds it."""
+        self._emit(ContextAdded(source, text))
+
     @property
     def conversation(self) -> Conversation:
         """The history as the model sees it."""

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from pointcode_local import __version__
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError
@@ -14,7 +15,7 @@ from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageE
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
-COMMANDS = ("serve", "model", "config", "sessions", "doctor", "bench")
+COMMANDS = ("acp", "serve", "model", "config", "sessions", "doctor", "bench")
 _WITH_VALUE = (
     *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
     *("--permission-mode", "--resume", "--fork", "--host", "--port", "--api-key", "--alias", "--allowed-host"),
@@ -24,6 +25,7 @@ _HELP = """\
 commands:
   pointcode [PROMPT]                          the full-screen interface (--plain: line mode)
   pointcode -p PROMPT                         scripted: result on stdout, progress on stderr ("-p -": prompt from stdin)
+  pointcode acp                               for editors: the Agent Client Protocol on stdin and stdout
   pointcode serve                             OpenAI- and Anthropic-compatible server on 127.0.0.1:8000
   pointcode model list|pull|info|verify       models
   pointcode config [get|set|path|trust]       settings, with where each value came from
@@ -137,6 +139,10 @@ def _forbid_two_sessions(options: argparse.Namespace) -> None:
         raise UsageError(f"{' and '.join(given)} exclude each other")
 
 
+class _Group(Protocol):
+    def add_argument(self, *names: str, **how: Any) -> Any: ...
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -153,6 +159,12 @@ def _port(text: str) -> int:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _add_session(group: _Group) -> None:
+    group.add_argument("--max-turns", type=_positive, metavar="N", help="stop a prompt after N model calls")
+    group.add_argument("--allowed-tools", type=_names, action="extend", metavar="A,B", help="offer only these tools")
+    group.add_argument("--permission-mode", choices=MODES, help="what runs without asking (default: ask)")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -180,10 +192,8 @@ def main_parser() -> argparse.ArgumentParser:
     scripted = parser.add_argument_group("scripted")
     scripted.add_argument("-p", metavar="PROMPT", dest="print_prompt", help='run this prompt and exit; "-" reads stdin')
     scripted.add_argument("--output-format", choices=FORMATS, default="text", help="default: text")
-    scripted.add_argument("--max-turns", type=_positive, metavar="N", help="stop after N model calls")
     both = parser.add_argument_group("both")
-    both.add_argument("--allowed-tools", type=_names, action="extend", metavar="A,B", help="offer only these tools")
-    both.add_argument("--permission-mode", choices=MODES, help="what runs without asking (default: ask)")
+    _add_session(both)
     both.add_argument("--continue", dest="continue_", action="store_true", help="go on with this folder's last session")
     both.add_argument("--resume", metavar="ID", help="go on with a session")
     both.add_argument("--fork", metavar="ID", help="start a new session from a copy of another one")
@@ -199,6 +209,7 @@ def _run_command(name: str, argv: list[str]) -> int:
 
         return commands.bench(argv)
     parser, handler = {
+        "acp": _acp_command,
         "serve": _serve_command,
         "config": _config_command,
         "sessions": _sessions_command,
@@ -207,7 +218,8 @@ def _run_command(name: str, argv: list[str]) -> int:
     }[name]()
     _add_common(parser)
     options = parser.parse_args(argv)
-    options.cwd = _folder(options.cwd)
+    if name != "acp" or options.cwd is not None:  # an editor names the folder of each session
+        options.cwd = _folder(options.cwd)
     return handler(options)
 
 
@@ -228,6 +240,14 @@ def _serve_command() -> _Command:
     parser.add_argument("--alias", action="append", default=[], metavar="NAME", help="another name of the model")
     parser.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help="a Host header to accept")
     return parser, serve.run
+
+
+def _acp_command() -> _Command:
+    from pointcode_local import launch
+
+    parser = _parser("acp", "Serve an editor: the Agent Client Protocol, version 1, on standard input and output.")
+    _add_session(parser.add_argument_group("sessions"))
+    return parser, launch.run_acp
 
 
 def _config_command() -> _Command:

@@ -6,10 +6,10 @@ everything bound to a loop is made inside `Host.open`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pointcode_local.complete import SlashCommand
 from pointcode_local.events import AgentEvent, Command, SessionInfo
@@ -125,6 +125,54 @@ class Host(Protocol):
 
     async def close(self) -> None:
         """Stop the engine and flush the session. Called once, last, also after errors."""
+        ...
+
+
+class EditorHost(Host, Protocol):
+    """A host for an editor: its session is known before the model is open."""
+
+    def open_session(self) -> str:
+        """Open the session that was asked for, without the model; returns its id. `open` then loads the model."""
+        ...
+
+    def may_read(self, path: Path) -> bool:
+        """May this file be shown to the model without asking? After `open`."""
+        ...
+
+    def notices(self) -> Sequence[str]:
+        """What the person should know before the first prompt: settings that were ignored, no sandbox. After `open`."""
+        ...
+
+    def attach(self, source: str, text: str) -> None:
+        """Add text that goes with the next prompt to the history, e.g. a file that the editor holds. Not in a turn."""
+        ...
+
+
+AdaptTools = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]  # (tools by name, workspace) -> tools by name
+
+
+class Hosts(Protocol):
+    """Makes the hosts of one process that serves several sessions at once; they share their models."""
+
+    def host(
+        self, cwd: Path, *, session_id: str = "", servers: Mapping[str, Any] | None = None, adapt: AdaptTools
+    ) -> EditorHost:
+        """A host for a new session (or a stored one) in `cwd`. Raises HostError for settings that cannot be used.
+
+        `servers` are the editor's MCP servers in the form of the settings' `mcp_servers`; `adapt` changes the tools.
+        """
+        ...
+
+    def sessions(self, cwd: Path | None) -> Sequence[SessionInfo]:
+        """Stored sessions of a folder, or of all, newest first."""
+        ...
+
+    def remove(self, session_id: str) -> None:
+        """Delete a stored session. Raises HostError."""
+        ...
+
+    async def close(self) -> bool:
+        """Free the models; called once, after all hosts. False: one was still loading, and its thread goes on."""
         ...
 
 

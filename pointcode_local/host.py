@@ -19,7 +19,7 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import HostError, HostInfo, OnProgress
+from pointcode_local.frontend import AdaptTools, HostError, HostInfo, OnProgress
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
@@ -47,11 +47,13 @@ class AppHost:
         interactive: bool,
         open_model: Callable[..., Any] = open_model,
         now: Callable[[], float] = time.time,
+        adapt: AdaptTools | None = None,
     ) -> None:
         self._setup = setup
         self._choice = choice or SessionChoice()
         self._interactive = interactive
         self._open_model = open_model
+        self._adapt = adapt
         self._store = SessionStore(setup.places.state / "sessions", now)
         self._model: ChatModel | None = None
         self._log: SessionLog | None = None
@@ -66,7 +68,7 @@ class AppHost:
 
         Raises HostError; scripted runs, which have an exit code for each, get EngineError and UsageError as they are.
         """
-        self._open_session(self._choice)
+        self.open_session()
         try:
             self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
             agent = self._new_agent()
@@ -87,6 +89,13 @@ class AppHost:
     def _map_text(self, max_tokens: int) -> str:
         limit = self._setup.settings.repo_map_tokens
         return self._map.text(min(max_tokens, limit)) if self._map is not None and limit else ""
+
+    def open_session(self) -> str:
+        """Open the session asked for, if that was not done yet; returns its id. Raises HostError."""
+        if self._log is None:
+            self._open_session(self._choice)
+        assert self._log is not None
+        return self._log.id
 
     def _open_session(self, choice: SessionChoice) -> None:
         cwd = self._setup.cwd
@@ -132,6 +141,8 @@ class AppHost:
             self._kit = ToolKit(setup.settings, setup.places, setup.cwd, small_model=self._is_small)
         kit = self._kit
         tools, withheld = pick_tools(kit.tools, self._setup.allowed_tools)
+        if self._adapt is not None:
+            tools = dict(self._adapt(tools, kit.workspace))
         return Toolbox(
             tools=tools,
             withheld=withheld,
@@ -250,6 +261,20 @@ class AppHost:
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self._setup.cwd)) if path.is_relative_to(self._setup.cwd) else str(path)
+
+    def may_read(self, path: Path) -> bool:
+        """May this file be shown to the model without asking?"""
+        return self._kit is not None and self._kit.policy.may_read(path)
+
+    def notices(self) -> Sequence[str]:
+        """What the person should know before the first prompt."""
+        warning = self.sandbox_warning()
+        return (*self._setup.settings.ignored, *([warning] if warning else []))
+
+    def attach(self, source: str, text: str) -> None:
+        """Add text that goes with the next prompt."""
+        if self._agent is not None:
+            self._agent.attach(source, text)
 
     def sessions(self) -> Sequence[SessionInfo]:
         """Stored sessions of this folder, newest first."""

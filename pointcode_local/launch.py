@@ -7,8 +7,10 @@ import asyncio
 import logging
 import os
 import sys
+from pathlib import Path
 
 from pointcode_local.compose import Setup, prepare, stderr_printer
+from pointcode_local.config import find_places
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError, Progress
@@ -83,3 +85,14 @@ def run_interactive(options: argparse.Namespace) -> int:
     from pointcode_local.tui import run_tui
 
     return run_tui(host, prompt=options.prompt or "", history_path=history_path)
+
+
+def run_acp(options: argparse.Namespace) -> int:
+    """`pointcode acp`: serve an editor; each of its sessions has the settings of its own folder."""
+    from pointcode_local import acp
+    from pointcode_local.hosts import AppHosts
+
+    def prepare_in(folder: Path) -> Setup:
+        return prepare(argparse.Namespace(**{**vars(options), "cwd": folder}), os.environ)
+
+    return acp.run_acp(AppHosts(prepare_in, find_places(os.environ)))

@@ -1,0 +1,78 @@
+"""What the slash commands of an editor do; each answers with a text."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pointcode_local.acp.options import COMMANDS, MODES, Mode, mode_of
+from pointcode_local.complete import MODE_MEANING, commands_help
+from pointcode_local.frontend import EditorHost, HostError
+
+
+class Chooser(Protocol):
+    """The part of a session that commands change."""
+
+    @property
+    def mode(self) -> str: ...
+
+    def set_mode(self, mode: Mode) -> None:
+        """Change the permission mode."""
+        ...
+
+    async def tell_options(self, *, mode_too: bool) -> None:
+        """Tell the editor."""
+        ...
+
+    async def change_model(self, name: str) -> None:
+        """Go on with another model. Raises HostError."""
+        ...
+
+
+async def run_command(session: Chooser, host: EditorHost, name: str, argument: str) -> str:
+    """Run a known command; an expected failure is a text too."""
+    try:
+        match name:
+            case "undo":
+                return await host.undo()
+            case "mode":
+                return await _mode(session, argument)
+            case "model":
+                return await _model(session, host, argument)
+            case "status":
+                return _status(session, host)
+            case _:
+                return f"```\n{commands_help(COMMANDS)}\n```"
+    except HostError as error:
+        return f"That did not work: {error}"
+
+
+async def _mode(session: Chooser, argument: str) -> str:
+    mode = mode_of(argument)
+    if mode is None:
+        lines = "\n".join(f"- `{m}`: {MODE_MEANING[m]}{' (now)' if m == session.mode else ''}" for m in MODES)
+        return f"There is no mode {argument!r}.\n{lines}" if argument else lines
+    session.set_mode(mode)
+    await session.tell_options(mode_too=True)
+    return f"The mode is now `{mode}`: {MODE_MEANING[mode]}."
+
+
+async def _model(session: Chooser, host: EditorHost, argument: str) -> str:
+    if not argument:
+        names = list(dict.fromkeys([host.info.model, *host.models()]))
+        return "\n".join(f"- `{name}`{' (in use)' if name == host.info.model else ''}" for name in names)
+    await session.change_model(argument)
+    await session.tell_options(mode_too=False)
+    return f"The model is now `{host.info.model}`."
+
+
+def _status(session: Chooser, host: EditorHost) -> str:
+    info = host.info
+    lines = (
+        f"model: `{info.model}` on {info.backend}",
+        f"mode: {session.mode}",
+        f"sandbox: {info.sandbox}",
+        f"context: {info.context_limit:,} tokens",
+        f"session: {info.session_id} in {info.cwd}",
+        f"pointcode {info.version}",
+    )
+    return "\n".join(f"- {line}" for line in lines)

@@ -1,0 +1,97 @@
+"""What an editor can choose in a session: the permission mode (as a mode and as an option) and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from acp.schema import (
+    AvailableCommand,
+    AvailableCommandInput,
+    AvailableCommandsUpdate,
+    SessionConfigOptionBoolean,
+    SessionConfigOptionSelect,
+    SessionConfigSelectOption,
+    SessionMode,
+    SessionModeState,
+    UnstructuredCommandInput,
+)
+
+from pointcode_local.complete import MODE_MEANING, SlashCommand
+
+Mode = Literal["ask", "accept-edits", "plan", "auto"]
+ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
+MODES: tuple[Mode, ...] = get_args(Mode)
+_NAMES: dict[Mode, str] = {"ask": "Ask", "accept-edits": "Accept edits", "plan": "Plan", "auto": "Auto"}
+COMMANDS = (
+    SlashCommand("undo", "restore the files that the last turn changed"),
+    SlashCommand("mode", "show or change how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
+    SlashCommand("model", "show or change the model", "[name]"),
+    SlashCommand("status", "model, mode, sandbox and context of this session"),
+    SlashCommand("help", "these commands"),
+)
+
+
+def mode_of(text: str) -> Mode | None:
+    """The mode of this name."""
+    return next((mode for mode in MODES if mode == text), None)
+
+
+def mode_state(current: str) -> SessionModeState:
+    """All modes and the one in force."""
+    modes = [SessionMode(id=mode, name=_NAMES[mode], description=MODE_MEANING[mode]) for mode in MODES]
+    return SessionModeState(current_mode_id=current, available_modes=modes)
+
+
+def config_options(mode: str, model: str, models: Sequence[str]) -> list[ConfigOption]:
+    """The selectors of a session; the model's only where there is more than one."""
+    modes = [SessionConfigSelectOption(value=m, name=_NAMES[m], description=MODE_MEANING[m]) for m in MODES]
+    options: list[ConfigOption] = [_select("mode", "Mode", "What runs without asking", mode, modes)]
+    names = list(dict.fromkeys([*models, model]))
+    choices = [SessionConfigSelectOption(value=name, name=name) for name in names if name]
+    if choices:
+        options.append(_select("model", "Model", "What answers", model, choices))
+    return options
+
+
+def _select(
+    id: Literal["mode", "model"],  # noqa: A002 - the protocol's name
+    name: str,
+    description: str,
+    current: str,
+    choices: list[SessionConfigSelectOption],
+) -> SessionConfigOptionSelect:
+    return SessionConfigOptionSelect.model_validate(
+        {
+            "type": "select",
+            "id": id,
+            "name": name,
+            "description": description,
+            "category": id,
+            "currentValue": current,
+            "options": choices,
+        }
+    )
+
+
+def commands_update() -> AvailableCommandsUpdate:
+    """The slash commands."""
+    return AvailableCommandsUpdate(
+        session_update="available_commands_update",
+        available_commands=[
+            AvailableCommand(name=c.name, description=c.summary, input=_hint(c.argument)) for c in COMMANDS
+        ],
+    )
+
+
+def _hint(argument: str) -> AvailableCommandInput | None:
+    return AvailableCommandInput(root=UnstructuredCommandInput(hint=argument.strip("[]"))) if argument else None
+
+
+def command_in(text: str) -> tuple[str, str] | None:
+    """(name, argument) when a prompt is one of the commands."""
+    head, _, argument = text.strip().partition(" ")
+    if not head.startswith("/") or "\n" in text.strip():
+        return None
+    known = next((c.name for c in COMMANDS if c.name == head[1:]), None)
+    return None if known is None else (known, argument.strip())

@@ -1,0 +1,276 @@
+"""The agent's side of the Agent Client Protocol, version 1: what each request of an editor does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from acp import PROTOCOL_VERSION
+from acp.exceptions import RequestError
+from acp.interfaces import Client
+from acp.schema import (
+    AgentCapabilities,
+    AuthenticateResponse,
+    ClientCapabilities,
+    CloseSessionResponse,
+    Implementation,
+    InitializeResponse,
+    ListSessionsResponse,
+    LoadSessionResponse,
+    McpCapabilities,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptResponse,
+    ResumeSessionResponse,
+    SessionCapabilities,
+    SessionCloseCapabilities,
+    SessionDeleteCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
+    SessionResumeCapabilities,
+    SetSessionConfigOptionResponse,
+    SetSessionModeResponse,
+)
+
+from pointcode_local import __version__
+from pointcode_local.acp.editor import Editor
+from pointcode_local.acp.options import commands_update, mode_of, mode_state
+from pointcode_local.acp.prompts import Block, PromptError, read_prompt
+from pointcode_local.acp.session import EditorSession
+from pointcode_local.acp.updates import Translator
+from pointcode_local.frontend import HostError, Hosts
+
+log = logging.getLogger(__name__)
+INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002
+PAGE = 50  # sessions in one answer to session/list
+
+
+class EditorAgent:
+    """Serves one editor. Holds its open sessions; knows nothing of how turns are played."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._sessions: dict[str, EditorSession] = {}
+        self._editor: Editor | None = None
+
+    def on_connect(self, conn: Client) -> None:
+        """The SDK hands over the way back."""
+        self._editor = Editor(conn, ClientCapabilities())
+
+    @property
+    def editor(self) -> Editor:
+        """The editor; there is one as soon as there is a connection."""
+        assert self._editor is not None
+        return self._editor
+
+    # ------------------------------------------------------------------------------------------- connection
+    async def initialize(
+        self,
+        protocol_version: int,
+        client_capabilities: ClientCapabilities | None = None,
+        client_info: Implementation | None = None,
+        **_: Any,
+    ) -> InitializeResponse:
+        """Answer with version 1, the only one there is: an editor that speaks another one leaves."""
+        self.editor.capabilities = client_capabilities or ClientCapabilities()
+        if client_info is not None:
+            log.info("editor: %s %s, protocol %s", client_info.name, client_info.version, protocol_version)
+        return InitializeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=PromptCapabilities(image=False, audio=False, embedded_context=True),
+                mcp_capabilities=McpCapabilities(http=False, sse=False),
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(),
+                    resume=SessionResumeCapabilities(),
+                    close=SessionCloseCapabilities(),
+                    delete=SessionDeleteCapabilities(),
+                ),
+            ),
+            auth_methods=[],
+            agent_info=Implementation(name="pointcode", title="pointcode", version=__version__),
+        )
+
+    async def authenticate(self, method_id: str, **_: Any) -> AuthenticateResponse:
+        """Nothing asks for it, so no method is known."""
+        raise RequestError(INVALID_PARAMS, f"there is no authentication method {method_id!r}: none is needed")
+
+    # ------------------------------------------------------------------------------------------- sessions
+    async def new_session(self, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any) -> NewSessionResponse:
+        """A new session in a folder; its model loads meanwhile."""
+        session = self._start(cwd, "", mcp_servers)
+        return NewSessionResponse(session_id=session.id, modes=mode_state(session.mode), config_options=session.options)
+
+    async def load_session(
+        self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> LoadSessionResponse:
+        """A stored session; all of it is told before the answer."""
+        session = self._sessions.get(session_id) or self._start(cwd, session_id, mcp_servers)
+        await session.replay()
+        return LoadSessionResponse(modes=mode_state(session.mode), config_options=session.options)
+
+    async def resume_session(
+        self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> ResumeSessionResponse:
+        """A stored session, without telling what was in it."""
+        session = self._sessions.get(session_id) or self._start(cwd, session_id, mcp_servers)
+        return ResumeSessionResponse(modes=mode_state(session.mode), config_options=session.options)
+
+    def _start(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
+        folder = _folder(cwd)
+        translator = Translator(folder)
+        try:
+            host = self._hosts.host(folder, session_id=session_id, adapt=lambda tools, _: tools)
+            session = EditorSession(self.editor, host, folder, translator)
+        except HostError as error:
+            raise RequestError(NOT_FOUND if session_id else INTERNAL_ERROR, str(error)) from error
+        self._sessions[session.id] = session
+        if servers:
+            names = ", ".join(str(getattr(server, "name", "?")) for server in servers)
+            session.add_notice(f"MCP servers from the editor are not supported yet: {names}")
+        session.open()
+        # After the answer, which is in line as soon as this request's handler returns.
+        asyncio.get_running_loop().call_soon(self._tell_commands, session)
+        return session
+
+    def _tell_commands(self, session: EditorSession) -> None:
+        task = asyncio.create_task(self.editor.update(session.id, commands_update()), name="commands")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def list_sessions(self, cwd: str | None = None, cursor: str | None = None, **_: Any) -> ListSessionsResponse:
+        """Stored sessions in which something was said, the one written last first."""
+        start = _page_start(cursor)
+        infos = await asyncio.to_thread(self._hosts.sessions, None if cwd is None else Path(cwd))
+        told = [info for info in infos if info.title]
+        page = [
+            SessionInfo(
+                session_id=info.id,
+                cwd=info.cwd,
+                title=info.title,
+                updated_at=datetime.fromtimestamp(info.updated_s, UTC).isoformat(),
+            )
+            for info in told[start : start + PAGE]
+        ]
+        more = str(start + PAGE) if len(told) > start + PAGE else None
+        return ListSessionsResponse(sessions=page, next_cursor=more)
+
+    async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
+        """Stop what runs in a session and free it; it stays stored."""
+        session = self._session(session_id)
+        del self._sessions[session_id]
+        await session.close()
+        return CloseSessionResponse()
+
+    async def _delete_session(self, session_id: str) -> dict[str, Any]:
+        if session_id in self._sessions:
+            await self.close_session(session_id)
+        try:
+            self._hosts.remove(session_id)
+        except HostError as error:
+            raise RequestError(NOT_FOUND, str(error)) from error
+        return {}
+
+    def _session(self, session_id: str) -> EditorSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise RequestError(NOT_FOUND, f"no open session {session_id!r}: use session/new, load or resume")
+        return session
+
+    # ------------------------------------------------------------------------------------------- turns
+    async def prompt(self, session_id: str, prompt: list[Block], **_: Any) -> PromptResponse:
+        """Play a prompt to its end."""
+        session = self._session(session_id)
+        try:
+            read = read_prompt(prompt, session.cwd)
+        except PromptError as error:
+            raise RequestError(INVALID_PARAMS, str(error)) from error
+        return PromptResponse(stop_reason=await session.prompt(read))
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """Stop the running prompt of a session."""
+        if (session := self._sessions.get(session_id)) is not None:
+            session.cancel()
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> SetSessionModeResponse:
+        """Change the permission mode."""
+        session = self._session(session_id)
+        self._set_mode(session, mode_id)
+        await session.tell_options(mode_too=False)
+        return SetSessionModeResponse()
+
+    async def set_config_option(
+        self, config_id: str, session_id: str, value: str | bool, **_: Any
+    ) -> SetSessionConfigOptionResponse:
+        """Change the mode or the model."""
+        session = self._session(session_id)
+        if config_id == "mode" and isinstance(value, str):
+            self._set_mode(session, value)
+            await session.tell_options(mode_too=True)
+        elif config_id == "model" and isinstance(value, str):
+            await _set_model(session, value)
+        else:
+            raise RequestError(INVALID_PARAMS, f"no option {config_id!r} with a value {value!r}; options: mode, model")
+        return SetSessionConfigOptionResponse(config_options=session.options)
+
+    def _set_mode(self, session: EditorSession, text: str) -> None:
+        mode = mode_of(text)
+        if mode is None:
+            known = ", ".join(m.id for m in mode_state("").available_modes)
+            raise RequestError(INVALID_PARAMS, f"no mode {text!r}; modes: {known}")
+        session.set_mode(mode)
+
+    # ------------------------------------------------------------------------------------------- the rest
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Requests that the SDK's router does not know."""
+        if method == "session/delete":
+            session_id = params.get("sessionId")
+            if not isinstance(session_id, str):
+                raise RequestError(INVALID_PARAMS, "Invalid params: sessionId must be a string")
+            return await self._delete_session(session_id)
+        raise RequestError.method_not_found(f"_{method}")
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        """Notifications that the SDK's router does not know: none needs anything."""
+        log.debug("notification %s is ignored: %s", method, params)
+
+    async def close(self) -> None:
+        """Stop and free everything."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            session.cancel()
+        for session in sessions:
+            await session.close()
+
+
+async def _set_model(session: EditorSession, name: str) -> None:
+    try:
+        await session.set_model(name)
+    except HostError as error:
+        raise RequestError(INVALID_PARAMS, str(error)) from error
+
+
+def _folder(cwd: str) -> Path:
+    path = Path(cwd)
+    if not path.is_absolute():
+        raise RequestError(INVALID_PARAMS, f"cwd must be an absolute path, got {cwd!r}")
+    try:
+        resolved = path.resolve(strict=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RequestError(INVALID_PARAMS, f"cwd {cwd}: {reason}") from error
+    if not resolved.is_dir():
+        raise RequestError(INVALID_PARAMS, f"cwd {cwd}: not a folder")
+    return resolved
+
+
+def _page_start(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isdecimal():
+        raise RequestError(INVALID_PARAMS, f"unknown cursor {cursor!r}")
+    return int(cursor)

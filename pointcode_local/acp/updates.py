@@ -1,0 +1,278 @@
+"""Events of the agent as the protocol's session updates, live and when a stored session is replayed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acp import helpers
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    AvailableCommandsUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    PlanEntryStatus,
+    SessionInfoUpdate,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolCallStatus,
+    UsageUpdate,
+    UserMessageChunk,
+)
+
+from pointcode_local.acp.tool_calls import (
+    Content,
+    diff_content,
+    is_plain_confirmation,
+    kind_of,
+    locations_of,
+    text_content,
+    title_of,
+)
+from pointcode_local.events import (
+    AgentEvent,
+    AssistantMessage,
+    CompactionFinished,
+    CompactionStarted,
+    ErrorRaised,
+    FileDiff,
+    PermissionAsked,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    TodoChanged,
+    ToolCallDelta,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+    TurnFinished,
+    TurnStarted,
+    UsageChanged,
+)
+
+Update = (
+    UserMessageChunk
+    | AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCallStart
+    | ToolCallProgress
+    | AgentPlanUpdate
+    | AvailableCommandsUpdate
+    | CurrentModeUpdate
+    | ConfigOptionUpdate
+    | SessionInfoUpdate
+    | UsageUpdate
+)
+MAX_LIVE_CHARS = 8000  # of a running call's output: each update carries its last part
+_PLAN_STATUS: dict[str, PlanEntryStatus] = {"in_progress": "in_progress", "done": "completed"}
+
+
+class Translator:
+    """One session's events to updates. It knows which calls the editor has seen, and how they ended."""
+
+    def __init__(self, cwd: Path) -> None:
+        self._cwd = cwd
+        self._open: dict[str, str] = {}  # calls that the editor has seen and that have not ended -> output so far
+        self._terminals: dict[str, str] = {}  # call -> the editor's terminal that shows it
+        self._message = _new_id()
+
+    def live(self, event: AgentEvent) -> list[Update]:
+        """The updates of an event as it happens."""
+        match event:
+            case TextDelta(text):
+                return [self.said(text)] if text else []
+            case ReasoningDelta(text):
+                return [self.thought(text)] if text else []
+            case ToolCallDelta() if event.call_id not in self._open:
+                return [self._begin(event.call_id, event.name, event.name)]
+            case AssistantMessage():
+                self._message = _new_id()
+                return []
+            case ToolProgress():
+                return self._progress(event)
+            case CompactionStarted(context_tokens=n):
+                return [self.thought(f"\n(The context is nearly full, {n:,} tokens: shortening the conversation.)\n")]
+            case CompactionFinished(context_tokens=n, summary=summary):
+                return [self.thought(f"\n(It takes {n:,} tokens now.)\n" if summary else "\n(That failed.)\n")]
+            case ErrorRaised(temporary=True, message=message):
+                return [self.thought(f"\n({message})\n")]
+            case TurnFinished():
+                return [*self._abandon(), *self._why_ended(event)]
+            case _:
+                return self._both(event)
+
+    def replayed(self, event: AgentEvent) -> list[Update]:
+        """The updates of an event of a stored session, whose deltas are merged into whole messages."""
+        match event:
+            case TurnStarted(prompt) | Steered(prompt):
+                return [_user(prompt)]
+            case AssistantMessage():
+                updates: list[Update] = [self.thought(event.reasoning)] if event.reasoning else []
+                updates += [self.said(event.text)] if event.text else []
+                self._message = _new_id()
+                return updates
+            case TurnFinished():
+                return [*self._abandon(), *self._why_ended(event)]
+            case _:
+                return self._both(event)
+
+    def _both(self, event: AgentEvent) -> list[Update]:
+        match event:
+            case ToolStarted():
+                return self._started(event)
+            case ToolFinished():
+                return self._finished(event)
+            case TodoChanged(items):
+                return [_plan(items)]
+            case UsageChanged():
+                return [_usage(event)]
+            case _:
+                return []
+
+    # ------------------------------------------------------------------------------------------- text
+    def said(self, text: str) -> AgentMessageChunk:
+        """A piece of the answer."""
+        return AgentMessageChunk(
+            session_update="agent_message_chunk", content=helpers.text_block(text), message_id=self._message
+        )
+
+    def thought(self, text: str) -> AgentThoughtChunk:
+        """A piece of thinking, or what the engine is doing."""
+        return AgentThoughtChunk(
+            session_update="agent_thought_chunk", content=helpers.text_block(text), message_id=f"{self._message}-t"
+        )
+
+    def _why_ended(self, end: TurnFinished) -> list[Update]:
+        if end.outcome != "limit" or not end.error:
+            return []
+        self._message = _new_id()
+        return [self.said(f"(The turn ended early: {end.error}.)")]
+
+    # ------------------------------------------------------------------------------------------- calls
+    def shown_in(self, call_id: str, terminal_id: str) -> Update:
+        """A running call shows in this terminal of the editor from now on."""
+        self._terminals[call_id] = terminal_id
+        return helpers.update_tool_call(call_id, content=self._terminal(call_id))
+
+    def _terminal(self, call_id: str) -> list[Content]:
+        terminal_id = self._terminals.get(call_id)
+        return [helpers.tool_terminal_ref(terminal_id)] if terminal_id else []
+
+    def _begin(self, call_id: str, name: str, title: str, status: ToolCallStatus = "pending", **more: Any) -> Update:
+        self._open[call_id] = ""
+        return helpers.start_tool_call(call_id, title_of(title), kind=kind_of(name), status=status, **more)
+
+    def asked(self, event: PermissionAsked) -> list[Update]:
+        """What must be known of a call before the person can be asked about it."""
+        if event.call_id in self._open:
+            return []
+        return [self._begin(event.call_id, event.name, event.title, raw_input=event.arguments)]
+
+    def call_to_permit(self, event: PermissionAsked) -> ToolCallProgress:
+        """The call as it is put to the person: what it would do, and where."""
+        return helpers.update_tool_call(
+            event.call_id,
+            title=title_of(event.title),
+            kind=kind_of(event.name),
+            status="pending",
+            content=[*diff_content(event.diffs, self._cwd), *_reason(event)],
+            locations=locations_of(event.arguments, event.diffs, self._cwd),
+            raw_input=event.arguments,
+        )
+
+    def _started(self, event: ToolStarted) -> list[Update]:
+        locations = locations_of(event.arguments, (), self._cwd)
+        if event.call_id not in self._open:
+            return [
+                self._begin(
+                    event.call_id, event.name, event.title,
+                    status="in_progress", locations=locations, raw_input=event.arguments,
+                )
+            ]  # fmt: skip
+        return [
+            helpers.update_tool_call(
+                event.call_id,
+                title=title_of(event.title),
+                status="in_progress",
+                locations=locations,
+                raw_input=event.arguments,
+            )
+        ]
+
+    def _progress(self, event: ToolProgress) -> list[Update]:
+        if event.call_id not in self._open or event.call_id in self._terminals:
+            return []
+        text = self._open[event.call_id] = (self._open[event.call_id] + event.text)[-MAX_LIVE_CHARS:]
+        return [helpers.update_tool_call(event.call_id, content=text_content(text))]
+
+    def _finished(self, event: ToolFinished) -> list[Update]:
+        updates: list[Update] = []
+        if event.call_id not in self._open:
+            updates.append(self._begin(event.call_id, event.name, event.name))
+        del self._open[event.call_id]
+        status: ToolCallStatus = "failed" if event.is_error or event.denied else "completed"
+        content = [*self._terminal(event.call_id), *_result(event, self._cwd)]
+        self._terminals.pop(event.call_id, None)
+        updates.append(
+            helpers.update_tool_call(
+                event.call_id,
+                status=status,
+                content=content,
+                locations=locations_of(event.arguments, event.diffs, self._cwd) or None,
+                raw_input=event.arguments,
+                raw_output={"text": event.text},
+            )
+        )
+        return updates
+
+    def _abandon(self) -> list[Update]:
+        """Calls that were begun and never came to be: a reply that was cut or thrown away."""
+        left, self._open = list(self._open), {}
+        self._terminals = {}
+        return [helpers.update_tool_call(call_id, status="failed") for call_id in left]
+
+
+def _reason(event: PermissionAsked) -> list[Content]:
+    return [helpers.tool_content(helpers.text_block(event.reason))] if event.reason else []
+
+
+def _result(event: ToolFinished, cwd: Path) -> list[Content]:
+    diffs: Sequence[FileDiff] = event.diffs
+    content = diff_content(diffs, cwd)
+    if diffs and not event.is_error and is_plain_confirmation(event.text):
+        return content
+    return [*content, *text_content(event.text)]
+
+
+def _user(text: str) -> UserMessageChunk:
+    return UserMessageChunk(session_update="user_message_chunk", content=helpers.text_block(text), message_id=_new_id())
+
+
+def _plan(items: Sequence[tuple[str, str]]) -> AgentPlanUpdate:
+    entries = [helpers.plan_entry(text, status=_PLAN_STATUS.get(status, "pending")) for text, status in items]
+    return helpers.update_plan(entries)
+
+
+def _usage(event: UsageChanged) -> UsageUpdate:
+    """How full the context is; `_meta` tells how fast the engine was."""
+    speed = {
+        "promptTokens": event.prompt_tokens,
+        "cachedTokens": event.cached_tokens,
+        "completionTokens": event.completion_tokens,
+        "timeToFirstTokenSeconds": round(event.time_to_first_token_s, 4),
+        "tokensPerSecond": round(event.tokens_per_second, 2),
+    }
+    return UsageUpdate(
+        session_update="usage_update",
+        used=max(0, event.context_tokens),
+        size=max(0, event.context_limit),
+        field_meta={"pointcode": speed},
+    )
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
