@@ -199,7 +199,7 @@ class Agent:
         """The repository's map, once, with the first prompt for which it is ready; never with a small model."""
         if self._repo_map is None or self._has_map or self._core.model.is_small:
             return
-        room = self._core.window.room(self._core.conversation.messages)
+        room = self._core.window.room(self._core.conversation.messages_so_far)  # `messages` would end the prompt here
         text = self._repo_map(room // context_files.MAP_SHARE) if room > 0 else ""
         if text:
             self._has_map = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pointcode_local.acp.options import COMMANDS, MODES, Mode, mode_of
+from pointcode_local.acp.tool_calls import fenced
 from pointcode_local.complete import MODE_MEANING, commands_help
 from pointcode_local.frontend import EditorHost, HostError
 
@@ -34,6 +35,12 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
         match name:
             case "undo":
                 return await host.undo()
+            case "redo":
+                return await host.redo()
+            case "diff":
+                return _block(host.diff(), "diff") or "Nothing was changed."
+            case "map":
+                return _block(await host.repo_map()) or "There is nothing to map."
             case "mode":
                 return await _mode(session, argument)
             case "model":
@@ -41,9 +48,16 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
             case "status":
                 return _status(session, host)
             case _:
-                return f"```\n{commands_help(COMMANDS)}\n```"
+                return _block(commands_help((*COMMANDS, *host.commands())))
     except HostError as error:
         return f"That did not work: {error}"
+
+
+def _block(text: str, language: str = "") -> str:
+    """Text as a Markdown block of code; "" stays empty."""
+    block = fenced(text)
+    ticks = block[: block.index("\n")]
+    return f"{ticks}{language}{block.removeprefix(ticks)}" if text.strip() else ""
 
 
 async def _mode(session: Chooser, argument: str) -> str:

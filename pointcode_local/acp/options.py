@@ -25,6 +25,9 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _NAMES: dict[Mode, str] = {"ask": "Ask", "accept-edits": "Accept edits", "plan": "Plan", "auto": "Auto"}
 COMMANDS = (
     SlashCommand("undo", "restore the files that the last turn changed"),
+    SlashCommand("redo", "change them again"),
+    SlashCommand("diff", "what the assistant has changed in this session"),
+    SlashCommand("map", "the definitions of this repository that are used most"),
     SlashCommand("mode", "show or change how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
     SlashCommand("status", "model, mode, sandbox and context of this session"),
@@ -74,12 +77,12 @@ def _select(
     )
 
 
-def commands_update() -> AvailableCommandsUpdate:
-    """The slash commands."""
+def commands_update(own: Sequence[SlashCommand]) -> AvailableCommandsUpdate:
+    """The slash commands, with those that the person and the project wrote."""
     return AvailableCommandsUpdate(
         session_update="available_commands_update",
         available_commands=[
-            AvailableCommand(name=c.name, description=c.summary, input=_hint(c.argument)) for c in COMMANDS
+            AvailableCommand(name=c.name, description=c.summary, input=_hint(c.argument)) for c in (*COMMANDS, *own)
         ],
     )
 
@@ -88,10 +91,13 @@ def _hint(argument: str) -> AvailableCommandInput | None:
     return AvailableCommandInput(root=UnstructuredCommandInput(hint=argument.strip("[]"))) if argument else None
 
 
-def command_in(text: str) -> tuple[str, str] | None:
-    """(name, argument) when a prompt is one of the commands."""
-    head, _, argument = text.strip().partition(" ")
-    if not head.startswith("/") or "\n" in text.strip():
-        return None
-    known = next((c.name for c in COMMANDS if c.name == head[1:]), None)
-    return None if known is None else (known, argument.strip())
+def command_in(text: str, own: Sequence[SlashCommand]) -> tuple[str, str] | None:
+    """(name, argument) when a prompt is one of the commands; `/etc/hosts is wrong` is none."""
+    head, *rest = text.strip().split(maxsplit=1)
+    known = any(head == f"/{command.name}" for command in (*COMMANDS, *own))
+    return (head[1:], rest[0] if rest else "") if known else None
+
+
+def is_built_in(name: str) -> bool:
+    """Whether the front end itself runs this command; the others make a prompt."""
+    return any(command.name == name for command in COMMANDS)

@@ -38,7 +38,7 @@ from acp.schema import (
 
 from pointcode_local import __version__
 from pointcode_local.acp.editor import Editor
-from pointcode_local.acp.options import commands_update, mode_of, mode_state
+from pointcode_local.acp.options import mode_of, mode_state
 from pointcode_local.acp.prompts import Block, PromptError, read_prompt
 from pointcode_local.acp.session import EditorSession
 from pointcode_local.acp.updates import Translator
@@ -139,7 +139,7 @@ class EditorAgent:
         return session
 
     def _tell_commands(self, session: EditorSession) -> None:
-        task = asyncio.create_task(self.editor.update(session.id, commands_update()), name="commands")
+        task = asyncio.create_task(session.tell_commands(), name="commands")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def list_sessions(self, cwd: str | None = None, cursor: str | None = None, **_: Any) -> ListSessionsResponse:

@@ -15,7 +15,7 @@ from acp.schema import ConfigOptionUpdate, CurrentModeUpdate, SessionInfoUpdate,
 
 from pointcode_local.acp.commands import run_command
 from pointcode_local.acp.editor import Editor
-from pointcode_local.acp.options import ConfigOption, Mode, command_in, config_options
+from pointcode_local.acp.options import ConfigOption, Mode, command_in, commands_update, config_options, is_built_in
 from pointcode_local.acp.prompts import Prompt
 from pointcode_local.acp.updates import Translator, Update
 from pointcode_local.events import (
@@ -98,7 +98,9 @@ class EditorSession:
             opening.add_done_callback(lambda _: self._news.put_nowait(None))
             while (text := await self._news.get()) is not None:
                 await self._tell(self._translator.thought(text))
-        return await opening
+        await opening
+        assert self._agent is not None  # another one than was opened, after a change of the model
+        return self._agent
 
     # ------------------------------------------------------------------------------------------- prompts
     async def prompt(self, prompt: Prompt) -> StopReason:
@@ -133,15 +135,18 @@ class EditorSession:
         agent = await self._opened()
         for notice in self._take_notices():
             await self._tell(self._translator.thought(f"({notice})\n"))
-        command = command_in(prompt.text)
-        if command is not None:
+        text = prompt.text
+        command = command_in(text, self._host.commands())
+        if command is not None and is_built_in(command[0]):
             await self._tell(self._translator.said(await run_command(self, self._host, *command)))
             return "end_turn"
+        if command is not None:
+            text = self._host.expand(*command)
         for attachment in prompt.attachments:
             self._host.attach(f"@{attachment.source}", attachment.text)
         self._end, self._is_temporary, self._is_playing = None, False, True
         try:
-            async with aclosing(cast("AsyncGenerator[AgentEvent, None]", agent.run(prompt.text))) as events:
+            async with aclosing(cast("AsyncGenerator[AgentEvent, None]", agent.run(text))) as events:
                 async for event in events:
                     await self._take(event)
         finally:
@@ -234,6 +239,10 @@ class EditorSession:
         """Go on with another model now: no prompt may be running. Raises HostError."""
         if name != self._host.info.model:
             self._agent = await self._host.use_model(name, lambda progress: log.info("%s", progress.text))
+
+    async def tell_commands(self) -> None:
+        """Tell the editor which slash commands there are."""
+        await self._tell(commands_update(self._host.commands()))
 
     async def tell_options(self, *, mode_too: bool) -> None:
         """Tell the editor what changed, so that its selectors agree with each other."""

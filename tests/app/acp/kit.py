@@ -60,13 +60,15 @@ class EditorKit:
         self._waiting: dict[Any, asyncio.Future[Message]] = {}
         self._came = asyncio.Condition()
         self._n = 0
+        self._open: Callable[..., Any] = self._open_model
 
     # ------------------------------------------------------------------------------------------- life
     async def __aenter__(self) -> EditorKit:
         to_agent, ours = os.pipe()
         theirs, from_agent = os.pipe()
         self._to_agent, self._pipes = ours, (to_agent, from_agent)
-        hosts = AppHosts(lambda cwd: Setup(self.settings, self.places, cwd), self.places, self._open_model)
+        prepare = lambda cwd: Setup(self.settings, self.places, cwd)  # noqa: E731
+        hosts = AppHosts(prepare, self.places, lambda *asked: self._open(*asked))
         self.wire = Wire(to_agent, from_agent)
         self.agent = EditorAgent(hosts)
         self._connection = AgentSideConnection(
@@ -97,6 +99,10 @@ class EditorKit:
         await self.wire.settle(5.0)
         await self._connection.close()
         await hosts.close()
+
+    def use(self, open_model: Callable[..., Any]) -> None:
+        """Open models in this way from now on."""
+        self._open = open_model
 
     async def _open_model(self, settings: Settings, places: Any, on_progress: Any) -> ScriptedModel:
         self.opened.append(settings.model)
