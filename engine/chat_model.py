@@ -284,7 +284,7 @@ class _Reply:
         self.finished = True
         self.is_whole = reason == "stop" and not self._stops.stopped
         final = "stop" if self._stops.stopped else self._parser.finish_reason(reason)
-        return [*deltas, ChatFinished(final, self.usage, error, self._stops.matched)]
+        return [*deltas, self._finished(final, error)]
 
     def message(self) -> Message:
         """The reply as a message of the conversation."""
@@ -292,7 +292,10 @@ class _Reply:
 
     def _end(self, reason: FinishReason) -> list[ChatDelta]:
         self.finished = True
-        return [ChatFinished(reason, self.usage, stop_sequence=self._stops.matched)]
+        return [self._finished(reason)]
+
+    def _finished(self, reason: FinishReason, error: str | None = None) -> ChatFinished:
+        return ChatFinished(reason, self.usage, error, self._stops.matched, self._parser.n_reasoning_tokens)
 
     def _shown(self, deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
         shown: list[ChatDelta] = []

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .chat_model import LocalChatModel
-from .http import chat, completions, info, tokens
+from .http import chat, completions, info, messages, responses, tokens
 from .http.gate import Gate
 from .http.handler import api, not_found
 from .http.health import HealthWatch
@@ -48,6 +48,10 @@ def create_app(model: LocalChatModel, options: ServerOptions | None = None) -> S
         Route("/v1/models/{name:path}", api(info.model), methods=["GET"]),
         Route("/v1/chat/completions", api(chat.chat_completions), methods=["POST"]),
         Route("/v1/completions", api(completions.completions), methods=["POST"]),
+        Route("/v1/responses", api(responses.create), methods=["POST"]),
+        Route("/v1/responses/{id}", api(responses.stored), methods=["GET", "DELETE"]),
+        Route("/v1/messages", api(messages.create), methods=["POST"]),
+        Route("/v1/messages/count_tokens", api(messages.count_tokens), methods=["POST"]),
         Route("/tokenize", api(tokens.tokenize), methods=["POST"]),
         Route("/detokenize", api(tokens.detokenize), methods=["POST"]),
     ]

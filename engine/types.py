@@ -212,6 +212,7 @@ class ChatFinished:
     usage: Usage
     error: str | None = None
     stop_sequence: str | None = None  # the stop string that ended it
+    reasoning_tokens: int = 0  # of the completion tokens
 
 
 ChatDelta = (

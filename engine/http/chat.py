@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,6 @@ from ..types import (
     ToolCallArguments,
     ToolCallBegun,
     ToolCallReady,
-    Usage,
 )
 from .chat_request import ChatCall, read_chat
 from .choices import Choice, merged
@@ -92,7 +91,7 @@ async def _whole(replies: AsyncGenerator[Choice, None], call: ChatCall, state: S
     for end in ends:
         raise_failure(end)
     choices = [_choice(i, answer, call) for i, answer in enumerate(answers)]
-    return {**_head(state, "chat.completion"), "choices": choices, "usage": usage_of([end.usage for end in ends])}
+    return {**_head(state, "chat.completion"), "choices": choices, "usage": usage_of(ends)}
 
 
 def _choice(index: int, answer: _Answer, call: ChatCall) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def _choice(index: int, answer: _Answer, call: ChatCall) -> dict[str, Any]:
         message |= {"content": message["content"] or None, "tool_calls": answer.calls}
     if answer.reasoning:
         message["reasoning_content"] = "".join(answer.reasoning)
-    logprobs = {"content": _logprobs(answer.logprobs, call.top_logprobs), "refusal": None} if call.logprobs else None
+    logprobs = _shown_logprobs(answer.logprobs, call)
     reason = answer.end.reason if answer.end is not None else "stop"
     return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
@@ -117,20 +116,26 @@ def failure(end: ChatFinished) -> ApiError:
     return ApiError(500, end.error or "the reply was cancelled", code="generation_failed")
 
 
-def usage_of(usages: list[Usage]) -> dict[str, Any]:
+def usage_of(ends: Sequence[ChatFinished]) -> dict[str, Any]:
     """One usage of all choices: their prompt is the same."""
-    prompt = max((u.prompt_tokens for u in usages), default=0)
-    completion = sum(u.completion_tokens for u in usages)
-    cached = max((u.cached_tokens for u in usages), default=0)
+    prompt = max((end.usage.prompt_tokens for end in ends), default=0)
+    completion = sum(end.usage.completion_tokens for end in ends)
+    cached = max((end.usage.cached_tokens for end in ends), default=0)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": sum(end.reasoning_tokens for end in ends)},
     }
 
 
-def _logprobs(entries: tuple[TokenLogprob, ...] | list[TokenLogprob], n_top: int) -> list[dict[str, Any]]:
+def _shown_logprobs(entries: Sequence[TokenLogprob], call: ChatCall) -> dict[str, Any] | None:
+    return {"content": logprob_entries(entries, call.top_logprobs), "refusal": None} if call.logprobs else None
+
+
+def logprob_entries(entries: Sequence[TokenLogprob], n_top: int) -> list[dict[str, Any]]:
+    """The entries in OpenAI's shape, each with its `n_top` likeliest rivals."""
     return [
         {**_token(e.token, e.logprob), "top_logprobs": [_token(t, value) for t, value in e.top[:n_top]]}
         for e in entries
@@ -146,18 +151,18 @@ async def _chunks(
     first: Choice, rest: AsyncGenerator[Choice, None], call: ChatCall, state: Served
 ) -> AsyncGenerator[bytes, None]:
     head = _head(state, "chat.completion.chunk")
-    usages: list[Usage] = []
+    ends: list[ChatFinished] = []
     try:
         for index in range(call.n):
             yield _chunk(head, index, {"role": "assistant", "content": ""}, call)
         async for index, delta in _with(first, rest):
             if isinstance(delta, ChatFinished):
                 raise_failure(delta)
-                usages.append(delta.usage)
+                ends.append(delta)
             for chunk in _of_delta(delta, head, index, call):
                 yield chunk
         if call.include_usage:
-            yield event({**head, "choices": [], "usage": usage_of(usages)})
+            yield event({**head, "choices": [], "usage": usage_of(ends)})
         yield b"data: [DONE]\n\n"
     except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
         yield event(openai_body(of_stream(error)))
@@ -186,8 +191,7 @@ def _chunk(
 def _of_delta(delta: ChatDelta, head: dict[str, Any], index: int, call: ChatCall) -> Iterator[bytes]:
     match delta:
         case AnswerText(text, logprobs):
-            content = {"content": _logprobs(logprobs, call.top_logprobs), "refusal": None} if call.logprobs else None
-            yield _chunk(head, index, {"content": text}, call, logprobs=content)
+            yield _chunk(head, index, {"content": text}, call, logprobs=_shown_logprobs(logprobs, call))
         case ReasoningText(text):
             yield _chunk(head, index, {"reasoning_content": text}, call)
         case ToolCallBegun(i, call_id, name):

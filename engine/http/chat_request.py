@@ -205,7 +205,7 @@ def merge_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _message(message: Body, names: dict[str, str]) -> Message:
     role = message.choice("role", ("system", "developer", "user", "assistant", "tool"), "")
     content = read_text(message, "content")
-    message.accept("name", "refusal", "audio", "annotations")
+    message.accept("name", "refusal", "audio", "annotations", "parsed")  # the last is openai-python's own
     read: Message
     match role:
         case "assistant":
@@ -248,6 +248,7 @@ def _call(call: Body) -> ToolCall:
     function = call.object("function")
     if function is None:
         raise invalid(call.path("function"), "is required")
+    function.accept("parsed_arguments")  # openai-python's own
     read = ToolCall(call.text("id"), function.needed_text("name"), function.text("arguments"))
     function.finish()
     call.finish()

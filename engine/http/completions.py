@@ -12,7 +12,7 @@ from typing import Any, cast
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from ..types import AnswerText, ChatDelta, ChatFinished, PrefillProgress, Request, TokenLogprob, Usage
+from ..types import AnswerText, ChatDelta, ChatFinished, PrefillProgress, Request, TokenLogprob
 from .body import Body, token_ids
 from .chat import raise_failure, usage_of
 from .chat_request import accept_bookkeeping, read_stream
@@ -161,7 +161,7 @@ class _Choice:
         }
 
 
-def _usage(ends: list[Usage], n: int) -> dict[str, Any]:
+def _usage(ends: list[ChatFinished], n: int) -> dict[str, Any]:
     """Each prompt counts once, however many choices it had."""
     usages = [usage_of(ends[i : i + n]) for i in range(0, len(ends), n)]
     total = {key: sum(usage[key] for usage in usages) for key in ("prompt_tokens", "completion_tokens", "total_tokens")}
@@ -183,7 +183,7 @@ async def _whole(replies: AsyncGenerator[Choice, None], call: _Call, state: Serv
         }
         for i, choice in enumerate(found)
     ]
-    usage = _usage([choice.end.usage for choice in found if choice.end], call.n)
+    usage = _usage([choice.end for choice in found if choice.end], call.n)
     return {**_head(state), "choices": choices, "usage": usage}
 
 
@@ -204,7 +204,7 @@ async def _chunks(
                 yield chunk
             item = await anext(rest, None)
         if call.include_usage:
-            usage = _usage([choice.end.usage for choice in found if choice.end], call.n)
+            usage = _usage([choice.end for choice in found if choice.end], call.n)
             yield event({**head, "choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
     except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from ..types import AnswerText, ChatDelta, ChatFinished, ChatRequest, ReasoningT
 from .errors import ApiError
 from .health import HealthWatch
 from .metrics import Metrics
+from .responses_store import ResponseStore
 
 LOCAL = "pointcode.local"  # scope extension: the connection came through the Unix socket
 ABORT = "pointcode.abort"  # scope extension: closes the connection at once
@@ -50,8 +50,8 @@ class Served:
     options: ServerOptions
     health: HealthWatch
     metrics: Metrics = field(default_factory=Metrics)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     started_s: int = field(default_factory=lambda: int(time.time()))
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ def test_the_same_prompt_twice_gives_the_same_answer_from_the_cache(asked: Asked
     answers = [asked.post(CHAT, messages=messages, max_tokens=20)[1] for _ in range(3)]
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
     assert texts[0] == texts[1] == texts[2] != ""
-    assert answers[0]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert answers[2]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
+    assert answers[0]["usage"]["prompt_tokens_details"]["cached_tokens"] < 64
+    assert answers[2]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 192
 
 
 @pytest.mark.parametrize(
