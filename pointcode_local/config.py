@@ -13,10 +13,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers
 
 PROJECT_FILE = Path(".pointcode", "config.toml")
 MODES = ("ask", "accept-edits", "plan", "auto")
@@ -45,7 +47,8 @@ class Settings:
     theme: str = "auto"
     small_model: str = "auto"
     repo_map_tokens: int = 1500  # 0: no map
-    mcp_servers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    hooks: tuple[Hook, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     ignored: tuple[str, ...] = ()  # what an untrusted project's file asked for, in words
 
@@ -75,11 +78,12 @@ _KEYS = (
     _Key("permissions.allow", "allow", list),
     _Key("permissions.ask", "ask", list, needs_trust=False),
     _Key("permissions.deny", "deny", list, needs_trust=False),
+    _Key("hooks", "hooks", dict),
     _Key("mcp_servers", "mcp_servers", dict),
 )
 _BY_NAME = {key.name: key for key in _KEYS}
 _ENVIRONMENT = {"POINTCODE_MODEL": "model", "POINTCODE_ENDPOINT": "endpoint", "POINTCODE_API_KEY": "api_key"}
-_LISTS = ("allow", "ask", "deny")
+_LISTS = ("allow", "ask", "deny", "hooks", "mcp_servers")  # a later layer adds to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +252,10 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
         raise ValueError(f"{name} must be {_a(key.kind)}, got {value!r}")
     if key.choices and value not in key.choices:
         raise ValueError(f"{name} must be one of {', '.join(key.choices)}, got {value!r}")
+    if name == "hooks":
+        return parse_hooks(cast(Mapping[str, Any], value))
+    if name == "mcp_servers":
+        return parse_servers(cast(Mapping[str, Any], value))
     if name == "max_turns" and value < 1:
         raise ValueError(f"max_turns must be at least 1, got {value}")
     if name == "repo_map_tokens" and value < 0:
@@ -295,9 +303,13 @@ def shown_values(settings: Settings) -> list[tuple[str, str, str]]:
     for key in _KEYS:
         assert key.field in names
         value = getattr(settings, key.field)
-        text = '"***"' if key.name == "api_key" and value else json.dumps(value, ensure_ascii=False, default=list)
+        text = '"***"' if key.name == "api_key" and value else json.dumps(value, ensure_ascii=False, default=_as_table)
         out.append((key.name, text, settings.origins.get(key.field, "default")))
     return out
+
+
+def _as_table(value: Any) -> Any:
+    return {key: item for key, item in asdict(value).items() if item and key not in ("env", "headers")}
 
 
 def known_keys() -> tuple[str, ...]:

@@ -152,6 +152,7 @@ class AppHost:
             checkpoints=self._checkpoints(log.id),
             interactive=self._interactive,
             sandbox=lambda: kit.policy.sandbox,
+            hooks=kit.hooks,
         )
 
     def _checkpoints(self, session_id: str) -> Checkpoints:

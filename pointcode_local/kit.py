@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pointcode_local.config import Places, Settings
+from pointcode_local.hooks import HookRunner
 from pointcode_local.policy import AlwaysRules, RulePolicy
 from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.sandbox import sandbox_status
@@ -19,6 +20,7 @@ class ToolKit:
         self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
         self.workspace = self.policy.workspace
         self.sandbox_name = sandbox_status().kind
+        self.hooks = HookRunner(settings.hooks, cwd, self.workspace.display) if settings.hooks else None
 
     def is_hidden(self, name: str) -> bool:
         """Must this file (a name relative to the folder) stay out of what is shown unasked?"""

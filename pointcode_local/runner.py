@@ -67,6 +67,18 @@ class Policy(Protocol):
         ...
 
 
+class Hooks(Protocol):
+    """Commands of the person that see calls."""
+
+    async def before(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Why a permitted call must not run; "" when it may."""
+        ...
+
+    async def after(self, tool: str, arguments: Mapping[str, Any], result: ToolResult) -> ToolResult:
+        """The result as the model gets it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Toolbox:
     """The tools of a session and what decides about them. `withheld`: names that exist but are not offered, and why."""
@@ -79,6 +91,7 @@ class Toolbox:
     checkpoints: Checkpoints | None = None
     interactive: bool = False
     sandbox: Callable[[], Any] = lambda: None  # the tools.sandbox.SandboxPolicy in force, if any
+    hooks: Hooks | None = None
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -163,6 +176,8 @@ class CallRunner:
         if reason:
             text = f"Denied: {reason}. Do not try to get around this; go on without it, or say what you need."
             return self._finish(call, ToolResult(text, is_error=True), denied=reason)
+        if self._box.hooks and (objection := await self._box.hooks.before(tool.name, arguments)):
+            return self._finish(call, ToolResult(f"Not run: {objection}", is_error=True))
         return self._finish(call, await self._execute(call, tool, arguments))
 
     def _refuse_unknown(self, call: ToolCall) -> None:
@@ -247,7 +262,8 @@ class CallRunner:
         if self._box.checkpoints and touched:
             self._box.checkpoints.before(self._do.turn, touched)
         try:
-            return await tool.run(self._context(call), arguments)
+            result = await tool.run(self._context(call), arguments)
+            return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
         except Exception as error:  # noqa: BLE001 - the tool runner: a bug in a tool is a result, not the end of the turn
             log.exception("tool %s failed", tool.name)
             return ToolResult(f"Error: {tool.name} failed inside: {type(error).__name__}: {error}", is_error=True)

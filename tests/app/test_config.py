@@ -67,7 +67,7 @@ def test_a_repository_cannot_widen_its_own_rights(places: Places, project: Path)
     path = project_file(project, text)
     settings = load_settings(places, project, {}, {})
     assert (settings.endpoint, settings.model, settings.permission_mode, settings.allow) == ("", "", "ask", ())
-    assert settings.mcp_servers == {}
+    assert settings.mcp_servers == ()
     assert settings.deny == ("read(secret)",) and settings.ask == ("shell(git push*)",)
     assert any("permissions.allow" in note and "config trust" in note for note in settings.ignored)
     trust(path, places)
