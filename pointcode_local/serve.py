@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, cast
 from pointcode_local.attach import socket_of
 from pointcode_local.compose import Setup, prepare
 from pointcode_local.config import Settings
-from pointcode_local.engine.errors import EngineError
+from pointcode_local.engine import registry
+from pointcode_local.engine.errors import DownloadError, EngineError
+from pointcode_local.engine.sockets import listen_tcp, listen_unix
 from pointcode_local.exits import EXIT_ERROR, UsageError
 from pointcode_local.frontend import Progress
-from pointcode_local.local_models import NO_ENGINE, chosen_model, open_local_model
+from pointcode_local.local_models import NO_ENGINE, chosen_model, exit_code_of, open_local_model
 
 if TYPE_CHECKING:
     from pointcode_local.engine.chat_model import LocalChatModel
@@ -34,13 +36,15 @@ def run(options: argparse.Namespace) -> int:
     key = options.api_key or os.environ.get("POINTCODE_API_KEY", "")
     if not is_loopback(options.host) and not key:
         raise UsageError(f"--host {options.host} can be reached from other machines: give an --api-key")
+    try:
+        registry.resolve(chosen_model(setup.settings))
+    except DownloadError:
+        pass  # it is known, and will be fetched
+    except EngineError as error:
+        print(f"pointcode: {error}", file=sys.stderr)
+        return exit_code_of(error)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    try:
-        from pointcode_local.engine.server import listen_tcp
-    except ImportError as error:
-        _LOG.error("%s (%s)", NO_ENGINE, error)
-        return EXIT_ERROR
     try:
         listener = listen_tcp(options.host, options.port)
     except OSError as error:
@@ -50,14 +54,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(options: argparse.Namespace, setup: Setup, key: str, listener: socket.socket) -> int:
-    from pointcode_local.engine.server import create_app, listen_unix, run_server
-
+    try:
+        from pointcode_local.engine.server import create_app, run_server
+    except ImportError as error:
+        _LOG.error("%s (%s)", NO_ENGINE, error)
+        return EXIT_ERROR
     settings = setup.settings
     try:
         model = cast("LocalChatModel", await open_local_model(settings, setup.places, _show_progress))
     except EngineError as error:
         _LOG.error("%s", error)
-        return EXIT_ERROR
+        return exit_code_of(error)
     path = socket_of(setup.places, settings, os.environ)
     local = listen_unix(path) if path is not None else None
     try:

@@ -21,7 +21,8 @@ from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.http.state import ServerOptions
 from pointcode_local.engine.model_files import open_model
 from pointcode_local.engine.parts import EngineOptions, EngineParts
-from pointcode_local.engine.server import create_app, listen_tcp, run_server
+from pointcode_local.engine.server import create_app, run_server
+from pointcode_local.engine.sockets import listen_tcp
 
 from ..tiny_models import Family, make_tiny
 
