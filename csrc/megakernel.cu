@@ -99,8 +99,8 @@ cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
                            static_cast<int>(sizeof(Smem<NB>)));
   if (ready != cudaSuccess) return ready;
   void* args[] = {const_cast<Params*>(&p)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(decode_step<NB>), dim3(n_sms),
-                                     dim3(kThreads), args, sizeof(Smem<NB>), stream);
+  return cudaLaunchCooperativeKernel(decode_step<NB>, dim3(n_sms), dim3(kThreads), args,
+                                     sizeof(Smem<NB>), stream);
 }
 
 }  // namespace

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <numbers>
 
+#include "mk_buffers.h"
+
 extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream);
 
 namespace pointcode {
 namespace {
 
-constexpr int kTagged = 8;      // bytes of one tagged payload
-constexpr size_t kAlign = 256;  // of every activation buffer
 constexpr uint32_t kTagLimit = 1u << 24;
 constexpr int kSpinsPerClock = 4096;
 
@@ -127,31 +127,9 @@ void MegakernelBackend::upload_schedules() {
 
 void MegakernelBackend::allocate_activations() {
   mk::Params& p = params_;
-  size_t widest = 1;
-  for (const mk::Layer& layer : config_.layers) {
-    const size_t slots = layer.flags & mk::kLayerMoe ? p.top_k : 1;
-    widest = std::max(widest, slots * layer.intermediate / 2);
-  }
-  const size_t q = static_cast<size_t>(p.n_heads) * p.head_dim / 2,
-               kv = static_cast<size_t>(p.n_kv_heads) * p.head_dim;
-  const size_t part =
-      static_cast<size_t>(p.n_kv_heads) * max_splits_ * mk::kMaxGroup * (p.head_dim + 4);
-  const std::pair<uint8_t**, size_t> wanted[] = {{&p.residual, p.hidden},
-                                                 {&p.q, q},
-                                                 {&p.k_new, kv},
-                                                 {&p.v_new, kv},
-                                                 {&p.router, std::max(p.n_experts, 1)},
-                                                 {&p.part, part},
-                                                 {&p.attn, q},
-                                                 {&p.ffn, widest}};
-  const auto padded = [](size_t payloads) {
-    return (payloads * kMaxRows * kTagged + kAlign) / kAlign * kAlign;
-  };
-  size_t total = 0;
-  for (const auto& [pointer, payloads] : wanted) total += padded(payloads);
-  activations_ = DeviceBuffer<uint8_t>(total);
-  uint8_t* next = activations_.data();
-  for (const auto& [pointer, payloads] : wanted) *pointer = next, next += padded(payloads);
+  const size_t widest = mk::widest_ffn(p, config_.layers.data());
+  activations_ = DeviceBuffer<uint8_t>(mk::place_activations(p, widest, max_splits_, nullptr));
+  mk::place_activations(p, widest, max_splits_, activations_.data());
 
   const auto rows = static_cast<size_t>(kMaxRows);
   logits_ = DeviceBuffer<float>(rows * vocab_);

@@ -5,6 +5,12 @@
 
 #include "task.h"
 
+#ifdef __CUDACC__
+#define POINTCODE_HOST_DEVICE __host__ __device__
+#else
+#define POINTCODE_HOST_DEVICE
+#endif
+
 namespace pointcode::mk {
 
 constexpr int kThreads = 384;  // 12 warps: controller, producer, storer, combiner, 8 consumers
@@ -19,6 +25,9 @@ constexpr int kMaxHeadDim = 128;
 constexpr int kMaxGroup = 8;  // query heads per KV head: the N = 8 columns of one mma
 
 enum LayerFlag : int32_t { kLayerRope = 1, kLayerSliding = 2, kLayerMoe = 4 };
+
+constexpr int kCounterWords = 32;  // a counter has a 128-byte line of its own
+constexpr int kRouteWords = 146;   // sizeof(Route) / 4, rounded up to a pair
 
 // Packed weights of one layer (see PackPlan for the layout) and its KV pages.
 struct Layer {
@@ -38,13 +47,13 @@ struct Layer {
 // consumer warps `tiles_per_warp` k-tiles (16 x 16, 512 bytes in mma A-fragment order). K is padded with zeros.
 struct PackPlan {
   int stages, tiles_per_warp;
-  __host__ __device__ static PackPlan of(int k) {
+  POINTCODE_HOST_DEVICE static PackPlan of(int k) {
     const int per_warp = (k + 127) / 128, stages = (per_warp + 3) / 4;
     return {stages, (per_warp + stages - 1) / stages};
   }
-  __host__ __device__ int stage_bytes() const { return tiles_per_warp * kConsumers * 512; }
-  __host__ __device__ int tile_bytes() const { return stages * stage_bytes(); }
-  __host__ __device__ int k_tiles() const { return stages * tiles_per_warp * kConsumers; }
+  POINTCODE_HOST_DEVICE int stage_bytes() const { return tiles_per_warp * kConsumers * 512; }
+  POINTCODE_HOST_DEVICE int tile_bytes() const { return stages * stage_bytes(); }
+  POINTCODE_HOST_DEVICE int k_tiles() const { return stages * tiles_per_warp * kConsumers; }
 };
 
 // Where a bounded wait that expired says so. Written by the first one only; valid when the abort flag is set.
@@ -98,6 +107,17 @@ struct Params {
   uint64_t* trace;          // (SMs, trace_slots) or null
   int32_t trace_slots;
   uint32_t step;  // tag = step * 256 + layer; never 0
+  // The published orders alone: hand-overs in small tasks of their own, ordered by counters.
+  int32_t counted;  // 0: the lean order
+  int32_t n_counters;
+  uint32_t* counters;  // (2, n_counters, kCounterWords), used and zeroed as the queues are
+  uint8_t* normed;     // tagged bf16x2 (8, hidden / 2)
+  uint8_t* o_out;      // tagged fp32 (8, hidden)
+  uint8_t* ffn_out;    // tagged fp32 (8, hidden)
+  uint8_t* topk;       // tagged (8, top_k) pairs: expert, weight (fp32)
+  uint8_t* route;      // tagged words of Route
+  uint8_t* moe_in;     // tagged bf16x2 (8 top_k, hidden / 2): rows grouped by expert
+  uint8_t* moe_out;    // tagged fp32 (8 top_k, hidden), by row * top_k + slot
 };
 
 // Bytes of dynamic shared memory for a batch of up to `n_rows`, and ring stages in it.
