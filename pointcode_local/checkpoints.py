@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,15 +55,17 @@ class _Move:
 class Checkpoints:
     """Checkpoints of one session."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read: Callable[[Path], bytes | None] | None = None) -> None:
+        """`read` gives the bytes that a call is about to change, where those are not on disk (an editor's)."""
         self.folder = folder
+        self._read = read or _bytes
 
     def before(self, turn: int, paths: Iterable[Path]) -> None:
         """Keep the present bytes of `paths`, before a call changes them; the first state in a turn counts."""
         for path in paths:
             if path.is_dir() or (path.exists() and path.stat().st_size > MAX_FILE_BYTES):
                 continue
-            data = _bytes(path)
+            data = self._read(path) if path.exists() else None
             mode = stat.S_IMODE(path.stat().st_mode) if data is not None else 0
             self._note(turn, "before", path, self._keep(data), mode)
 

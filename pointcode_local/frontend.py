@@ -148,18 +148,27 @@ class EditorHost(Host, Protocol):
         ...
 
 
-AdaptTools = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]  # (tools by name, workspace) -> tools by name
+class ToolAdapter(Protocol):
+    """Puts tools of the editor in the place of ours. Tools and workspace are those of `tools.base`."""
+
+    def adapt(self, tools: Mapping[str, Any], workspace: Any) -> Mapping[str, Any]:
+        """The tools by name; may change where the workspace's files come from."""
+        ...
+
+    async def prepare(self, tool: Any, arguments: Mapping[str, Any]) -> None:
+        """Get what the preview of a call needs, before the person is asked about it."""
+        ...
 
 
 class Hosts(Protocol):
     """Makes the hosts of one process that serves several sessions at once; they share their models."""
 
     def host(
-        self, cwd: Path, *, session_id: str = "", servers: Mapping[str, Any] | None = None, adapt: AdaptTools
+        self, cwd: Path, *, session_id: str = "", servers: Mapping[str, Any] | None = None, adapter: ToolAdapter
     ) -> EditorHost:
         """A host for a new session (or a stored one) in `cwd`. Raises HostError for settings that cannot be used.
 
-        `servers` are the editor's MCP servers in the form of the settings' `mcp_servers`; `adapt` changes the tools.
+        `servers` are the editor's MCP servers in the form of the settings' `mcp_servers`; `adapter` changes the tools.
         """
         ...
 

@@ -19,7 +19,7 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import AdaptTools, HostError, HostInfo, OnProgress
+from pointcode_local.frontend import HostError, HostInfo, OnProgress, ToolAdapter
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
@@ -47,13 +47,13 @@ class AppHost:
         interactive: bool,
         open_model: Callable[..., Any] = open_model,
         now: Callable[[], float] = time.time,
-        adapt: AdaptTools | None = None,
+        adapter: ToolAdapter | None = None,
     ) -> None:
         self._setup = setup
         self._choice = choice or SessionChoice()
         self._interactive = interactive
         self._open_model = open_model
-        self._adapt = adapt
+        self._adapter = adapter
         self._store = SessionStore(setup.places.state / "sessions", now)
         self._model: ChatModel | None = None
         self._log: SessionLog | None = None
@@ -141,18 +141,19 @@ class AppHost:
             self._kit = ToolKit(setup.settings, setup.places, setup.cwd, small_model=self._is_small)
         kit = self._kit
         tools, withheld = pick_tools(kit.tools, self._setup.allowed_tools)
-        if self._adapt is not None:
-            tools = dict(self._adapt(tools, kit.workspace))
+        if self._adapter is not None:
+            tools = dict(self._adapter.adapt(tools, kit.workspace))
         return Toolbox(
             tools=tools,
             withheld=withheld,
             policy=kit.policy,
             workspace=kit.workspace,
             root=self._setup.cwd,
-            checkpoints=self._checkpoints(log.id),
+            checkpoints=Checkpoints(self._checkpoints(log.id).folder, kit.workspace.files.read),
             interactive=self._interactive,
             sandbox=lambda: kit.policy.sandbox,
             hooks=kit.hooks,
+            prepare=self._adapter.prepare if self._adapter is not None else None,
         )
 
     def _checkpoints(self, session_id: str) -> Checkpoints:

@@ -16,7 +16,7 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, Message, ToolSpec
 from pointcode_local.events import SessionInfo
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import AdaptTools, HostError, OnProgress, Progress
+from pointcode_local.frontend import HostError, OnProgress, Progress, ToolAdapter
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.session import SessionError, SessionStore
 
@@ -33,7 +33,7 @@ class AppHosts:
         self._pool = ModelPool(open_one)
 
     def host(
-        self, cwd: Path, *, session_id: str = "", servers: Mapping[str, Any] | None = None, adapt: AdaptTools
+        self, cwd: Path, *, session_id: str = "", servers: Mapping[str, Any] | None = None, adapter: ToolAdapter
     ) -> AppHost:
         """A host for a new session, or for the stored one with this id."""
         try:
@@ -44,7 +44,7 @@ class AppHosts:
             merged = {**setup.settings.mcp_servers, **servers}
             setup = replace(setup, settings=replace(setup.settings, mcp_servers=merged))
         choice = SessionChoice(resume=session_id)
-        return AppHost(setup, choice, interactive=True, open_model=self._pool.open, adapt=adapt)
+        return AppHost(setup, choice, interactive=True, open_model=self._pool.open, adapter=adapter)
 
     def sessions(self, cwd: Path | None) -> Sequence[SessionInfo]:
         """Stored sessions of a folder, or of all, newest first."""

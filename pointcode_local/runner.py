@@ -92,6 +92,7 @@ class Toolbox:
     interactive: bool = False
     sandbox: Callable[[], Any] = lambda: None  # the tools.sandbox.SandboxPolicy in force, if any
     hooks: Hooks | None = None
+    prepare: Callable[[Tool, Mapping[str, Any]], Awaitable[None]] | None = None  # awaited before a preview or a run
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -192,10 +193,12 @@ class CallRunner:
         """Why the call must not run; "" when it may. Asks the person, one question at a time."""
         async with self._asking:
             decision = self._box.policy.decide(tool, arguments)
-            if decision.verdict == "allow":
-                return ""
             if decision.verdict == "deny":
                 return decision.reason or "a rule forbids it"
+            if self._box.prepare is not None:
+                await self._box.prepare(tool, arguments)
+            if decision.verdict == "allow":
+                return ""
             diffs = self._diffs(self._preview(call, tool, arguments))
             self._do.emit(
                 PermissionAsked(

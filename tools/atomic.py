@@ -14,8 +14,33 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from .base import FileChange, ToolError
+
+
+class Files(Protocol):
+    """Where the bytes of files come from and go to: the disk, or an editor that holds unsaved changes."""
+
+    def read(self, path: Path) -> bytes | None:
+        """The file's bytes; None when there is no such file."""
+        ...
+
+    def apply(self, changes: tuple[FileChange, ...]) -> None:
+        """Make the changes, all or none; raises ToolError or OSError."""
+        ...
+
+
+class DiskFiles:
+    """The files on disk."""
+
+    def read(self, path: Path) -> bytes | None:
+        """The bytes on disk."""
+        return read_bytes_or_none(path)
+
+    def apply(self, changes: tuple[FileChange, ...]) -> None:
+        """See `apply_changes`."""
+        apply_changes(changes)
 
 
 @dataclass(slots=True)

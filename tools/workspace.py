@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .atomic import apply_changes
+from .atomic import DiskFiles, Files
 from .base import FileChange, ToolError
 from .secrets import is_secret
 
@@ -47,6 +47,7 @@ class Workspace:
     def __init__(self, root: Path | str, *, unreadable: Callable[[str], bool] | None = None) -> None:
         self.root = Path(os.path.realpath(root))
         self.unreadable: Callable[[str], bool] = unreadable or (lambda _: False)
+        self.files: Files = DiskFiles()
         self._stamps: dict[Path, _Stamp] = {}
         self._locks: dict[Path, asyncio.Lock] = {}
         self._log_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -94,7 +95,10 @@ class Workspace:
             raise ToolError(f"{place.text} is not a regular file")
         if info.st_size > MAX_FILE_BYTES:
             raise ToolError(f"{place.text} has {info.st_size:,} bytes, too large to open; use grep or shell")
-        return place.path.read_bytes()
+        data = self.files.read(place.path)
+        if data is None:
+            raise ToolError(f"{place.text} does not exist")
+        return data
 
     def _similar(self, place: Place) -> str:
         """Names in the same folder that differ in case or ending only, as a hint."""
@@ -115,6 +119,10 @@ class Workspace:
         if known is None or known.digest != digest:
             known = self._stamps[path] = _Stamp(digest, [], n_lines)
         known.ranges = _merged([*known.ranges, seen])
+
+    def forget(self, path: Path) -> None:
+        """The model no longer knows this file: what it was told about it did not come to be."""
+        self._stamps.pop(path, None)
 
     def unseen_reason(self, path: Path, data: bytes) -> str | None:
         """Why the model does not know these bytes well enough to replace them; None when it does."""
@@ -144,7 +152,7 @@ class Workspace:
 
     def commit(self, changes: tuple[FileChange, ...]) -> None:
         """Make the changes, all or none; the model has then seen the new bytes of files it knew before."""
-        apply_changes(changes)
+        self.files.apply(changes)
         for change in changes:
             known = self._stamps.pop(change.path, None)
             if change.after is None:

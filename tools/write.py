@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .atomic import read_bytes_or_none, require_writable
+from .atomic import require_writable
 from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
 from .edit import count_lines, describe_faults
 from .filetext import decode, require_unicode
@@ -49,7 +49,7 @@ def _change(workspace: Workspace, place: Place, content: str) -> FileChange:
         raise ToolError(f"{place.text} names a folder; give a file name")
     require_writable(place.path)
     require_unicode(content)
-    before = read_bytes_or_none(place.path)
+    before = workspace.files.read(place.path)
     if before is None:
         return FileChange(place.path, None, content.encode("utf-8"))
     if (reason := workspace.unseen_reason(place.path, before)) is not None:

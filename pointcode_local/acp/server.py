@@ -37,6 +37,7 @@ from acp.schema import (
 )
 
 from pointcode_local import __version__
+from pointcode_local.acp.adapter import EditorAdapter
 from pointcode_local.acp.editor import Editor
 from pointcode_local.acp.options import mode_of, mode_state
 from pointcode_local.acp.prompts import Block, PromptError, read_prompt
@@ -124,12 +125,14 @@ class EditorAgent:
     def _start(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
         folder = _folder(cwd)
         translator = Translator(folder)
+        adapter = EditorAdapter(self.editor, translator)
         try:
-            host = self._hosts.host(folder, session_id=session_id, adapt=lambda tools, _: tools)
+            host = self._hosts.host(folder, session_id=session_id, adapter=adapter)
             session = EditorSession(self.editor, host, folder, translator)
         except HostError as error:
             raise RequestError(NOT_FOUND if session_id else INTERNAL_ERROR, str(error)) from error
         self._sessions[session.id] = session
+        adapter.session_id = session.id
         if servers:
             names = ", ".join(str(getattr(server, "name", "?")) for server in servers)
             session.add_notice(f"MCP servers from the editor are not supported yet: {names}")

@@ -67,7 +67,10 @@ class EditorKit:
         to_agent, ours = os.pipe()
         theirs, from_agent = os.pipe()
         self._to_agent, self._pipes = ours, (to_agent, from_agent)
-        prepare = lambda cwd: Setup(self.settings, self.places, cwd)  # noqa: E731
+
+        def prepare(cwd: Path) -> Setup:
+            return Setup(self.settings, self.places, cwd)
+
         hosts = AppHosts(prepare, self.places, lambda *asked: self._open(*asked))
         self.wire = Wire(to_agent, from_agent)
         self.agent = EditorAgent(hosts)
