@@ -150,7 +150,9 @@ py::list wait_queries(PyService& self, double timeout_s) {
   py::list out;
   for (const MaskQuery& query : queries) {
     std::vector<int32_t> recent(query.recent, query.recent + query.n_recent);
-    out.append(py::make_tuple(query.request, query.n_generated, std::move(recent)));
+    std::vector<int32_t> draft(query.draft.begin(), query.draft.begin() + query.n_draft);
+    out.append(
+        py::make_tuple(query.request, query.n_generated, std::move(recent), std::move(draft)));
   }
   return out;
 }
@@ -225,6 +227,9 @@ void bind_service(py::module_& m) {
             s.backend = std::move(backend);
           },
           "backend"_a)
+      .def(
+          "set_drafts", [](PyService& s, bool enabled) { s.service.set_drafts(enabled); },
+          "enabled"_a)
       .def("add_row", &add_row, "request"_a, "history"_a, "max_tokens"_a, "stop_ids"_a,
            "sampling"_a, "full_pages"_a, "sliding_pages"_a, "mask"_a = py::none(),
            "watch"_a = py::none())
@@ -250,11 +255,12 @@ void bind_service(py::module_& m) {
       .def("wait_queries", &wait_queries, "timeout_s"_a)
       .def(
           "answer",
-          [](PyService& s, int64_t request, int32_t n_generated, const std::optional<Words>& mask) {
-            s.service.answer(request, n_generated,
-                             mask ? to_vector<uint32_t>(*mask) : std::vector<uint32_t>{});
+          [](PyService& s, int64_t request, int32_t n_generated, const std::vector<Words>& masks) {
+            std::vector<std::vector<uint32_t>> words;
+            for (const Words& mask : masks) words.push_back(to_vector<uint32_t>(mask));
+            s.service.answer(request, n_generated, words);
           },
-          "request"_a, "n_generated"_a, "mask"_a = py::none())
+          "request"_a, "n_generated"_a, "masks"_a = py::list())
       .def(
           "wake_masks", [](PyService& s) { s.service.wake_masks(); }, Release())
       .def(
@@ -263,7 +269,17 @@ void bind_service(py::module_& m) {
       .def_property_readonly("event_fd", [](PyService& s) { return s.service.event_fd(); })
       .def_property_readonly("error", [](PyService& s) { return s.service.error(); })
       .def_property_readonly("steps", [](PyService& s) { return s.service.steps(); })
-      .def_property_readonly("busy_ns", [](PyService& s) { return s.service.busy_ns(); });
+      .def_property_readonly("busy_ns", [](PyService& s) { return s.service.busy_ns(); })
+      .def_property_readonly("drafted", [](PyService& s) { return s.service.drafted(); })
+      .def_property_readonly("accepted", [](PyService& s) { return s.service.accepted(); });
+  m.def(
+      "look_up_draft",
+      [](const std::vector<int32_t>& history, int max_tokens) {
+        const Draft draft = look_up_draft(history, max_tokens);
+        return py::make_tuple(draft.match,
+                              std::vector<int32_t>(draft.tokens.begin(), draft.tokens.begin() + draft.n));
+      },
+      "history"_a, "max_tokens"_a);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ class CpuBackend final : public StepBackend {
 
   void set_batch(const std::vector<BatchRow>& rows) override;
   void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override;
+  bool takes_consecutive_rows() const override { return true; }  // a wave writes all keys first
   std::string name() const override { return "cpu"; }
 
   // For tests: runs the lists alone (no embeddings, no sampling) on the rows.

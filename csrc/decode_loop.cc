@@ -68,7 +68,11 @@ bool DecodeService::step_once() {
   busy_ns_.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
                      std::memory_order_relaxed);
   steps_.fetch_add(1, std::memory_order_relaxed);
-  for (int i = 0; i < n_selected_; ++i) take_result(slots_[selected_[i]], results_[i]);
+  planner_.observe_step(static_cast<int>(batch_.size()),
+                        std::chrono::duration<double>(elapsed).count());
+  const RowResult* results = results_.data();
+  for (int i = 0; i < n_selected_; results += 1 + n_tried_[i], ++i)
+    take_results(slots_[selected_[i]], results, n_tried_[i]);
   eventfd_write(event_fd_, 1);
   return true;
 }
@@ -105,44 +109,108 @@ int DecodeService::select_rows() {
 bool DecodeService::can_take_part(Row& row) {
   ask_for_pages(row);
   if (row.position >= row.page_capacity()) return false;
+  prepare_draft(row);
   return row.mask_need == MaskNeed::kNone || answer_arrived(row);
 }
 
 bool DecodeService::answer_arrived(Row& row) {
   if (row.mask_need == MaskNeed::kToAsk) ask_for_mask(row);
   // acquire pairs with the release in answer().
-  const int64_t answer = row.answer.load(std::memory_order_acquire);
-  if (answer < 0 || answer / 2 != row.n_generated) return false;
-  row.mask_index = row.n_generated & 1;
-  row.masked = (answer & 1) != 0;
+  const int32_t n_masks = row.answer.load(std::memory_order_acquire);
+  if (n_masks < 0) return false;
+  row.masked = n_masks > 0;
+  if (row.masked) row.draft.n = std::min(row.draft.n, n_masks - 1);
   row.mask_need = MaskNeed::kNone;
   return true;
 }
 
-void DecodeService::load_batch() {
-  const bool same = n_selected_ == n_loaded_ && !batch_dirty_ &&
-                    std::equal(selected_.begin(), selected_.begin() + n_selected_, loaded_.begin());
-  if (!same) batch_.resize(n_selected_);
+// Looks up what may follow, once after every token. Penalties count the tokens before a row, which
+// for a draft's rows are not in the history yet.
+void DecodeService::prepare_draft(Row& row) {
+  if (row.has_draft) return;
+  row.has_draft = true;
+  row.draft.n = 0;
+  const SamplingConfig& s = row.sampling;
+  const bool plain = s.repetition_penalty == 1.f && s.frequency_penalty == 0.f &&
+                     s.presence_penalty == 0.f;
+  const int room = std::min(row.max_tokens - row.n_generated, row.page_capacity() - row.position);
+  if (!drafts_ || !plain || !backend_->takes_consecutive_rows()) return;
+  row.draft = look_up_draft(row.history, std::min(kMaxDraft, room - 1));
+}
+
+void DecodeService::plan_drafts() {
+  std::array<DraftPlanner::Candidate, kMaxRows> wanted;
+  for (int i = 0; i < n_selected_; ++i) {
+    const Row& row = slots_[selected_[i]];
+    // A row that is masked for this token alone (the first of a grammar) has no masks for a draft.
+    const bool one_mask = row.masked && row.answer.load(std::memory_order_relaxed) < 2;
+    wanted[i] = {one_mask ? 0 : row.draft.n, row.acceptance.rate(row.draft.match)};
+  }
+  planner_.plan({wanted.data(), static_cast<size_t>(n_selected_)}, n_selected_);
   for (int i = 0; i < n_selected_; ++i) {
     Row& row = slots_[selected_[i]];
-    BatchRow& entry = batch_[i];
-    entry.token = row.token;
-    entry.position = row.position;
-    entry.token_mask = row.masked ? row.masks[row.mask_index].data() : nullptr;
-    if (same) continue;
-    entry.request = row.request.load(std::memory_order_relaxed);
-    for (int g = 0; g < 2; ++g) {
-      entry.pages[g] = row.pages[g].data();
-      entry.n_pages[g] = static_cast<int32_t>(row.pages[g].size());
-    }
-    entry.sampling = &row.sampling;
-    entry.history = &row.history;
+    n_tried_[i] = wanted[i].n;
+    if (row.draft.n > 0 && n_tried_[i] == 0) row.acceptance.skip(row.draft.match);
   }
+}
+
+// One entry a row, followed by those of its draft.
+void DecodeService::load_batch() {
+  plan_drafts();
+  size_t n = 0;
+  bool same = !batch_dirty_;
+  std::array<int, kMaxRows> slots{};
+  for (int i = 0; i < n_selected_; ++i)
+    for (int j = 0; j <= n_tried_[i]; ++j, ++n) {
+      slots[n] = selected_[i];
+      same = same && n < batch_.size() && loaded_[n] == slots[n];
+    }
+  same = same && n == batch_.size();
+  if (!same) batch_.resize(n);
+  n = 0;
+  for (int i = 0; i < n_selected_; ++i)
+    for (int j = 0; j <= n_tried_[i]; ++j, ++n) load_entry(batch_[n], selected_[i], j, same);
   if (same) return;
   backend_->set_batch(batch_);
-  loaded_ = selected_;
-  n_loaded_ = n_selected_;
+  loaded_ = slots;
   batch_dirty_ = false;
+}
+
+// The entry of a row's next token (j == 0) or of token j of its draft.
+void DecodeService::load_entry(BatchRow& entry, int slot, int j, bool same) {
+  Row& row = slots_[static_cast<size_t>(slot)];
+  entry.token = j == 0 ? row.token : row.draft.tokens[static_cast<size_t>(j - 1)];
+  entry.position = row.position + j;
+  entry.token_mask = row.masked ? row.masks[static_cast<size_t>(j)].data() : nullptr;
+  if (same) return;
+  entry.request = row.request.load(std::memory_order_relaxed);
+  for (int g = 0; g < 2; ++g) {
+    entry.pages[g] = row.pages[g].data();
+    entry.n_pages[g] = static_cast<int32_t>(row.pages[g].size());
+  }
+  entry.sampling = &row.sampling;
+  entry.history = &row.history;
+}
+
+// The row's next token, and those after it for as long as the draft was right. An unmasked token
+// after which the grammar must be asked ends the run.
+void DecodeService::take_results(Row& row, const RowResult* results, int n_tried) {
+  int n_kept = 0;
+  bool watched = false;
+  while (true) {
+    take_result(row, results[n_kept]);
+    watched = row.grammar && !row.masked && bit_is_set(row.watch, row.token);
+    if (row.end != RowEnd::kRunning || watched || n_kept == n_tried) break;
+    if (row.token != row.draft.tokens[static_cast<size_t>(n_kept)]) break;
+    ++n_kept;
+  }
+  if (n_tried > 0) {
+    row.acceptance.observe(row.draft.match, n_tried, n_kept);
+    drafted_.fetch_add(static_cast<uint64_t>(n_tried), std::memory_order_relaxed);
+    accepted_.fetch_add(static_cast<uint64_t>(n_kept), std::memory_order_relaxed);
+  }
+  row.has_draft = false;
+  if (row.end == RowEnd::kRunning && row.grammar && (row.masked || watched)) ask_for_mask(row);
 }
 
 void DecodeService::take_result(Row& row, const RowResult& result) {
@@ -163,10 +231,12 @@ void DecodeService::take_result(Row& row, const RowResult& result) {
     return end_row(row, RowEnd::kLength);
   }
   push(row, &result, kTokenValid);
-  if (row.grammar && (row.masked || bit_is_set(row.watch, result.token))) ask_for_mask(row);
 }
 
 void DecodeService::ask_for_mask(Row& row) {
+  prepare_draft(row);
+  row.answer.store(-1, std::memory_order_relaxed);
+  row.asked.store(row.n_generated, std::memory_order_release);
   std::lock_guard lock(mutex_);
   const bool full =
       queries_.size() >= kMaxQueries;  // the mask thread is behind: try again at the next step
@@ -175,7 +245,9 @@ void DecodeService::ask_for_mask(Row& row) {
   MaskQuery query{row.request.load(std::memory_order_relaxed),
                   row.n_generated,
                   std::min(row.n_generated, kMaxRecent),
-                  {}};
+                  {},
+                  row.draft.n,
+                  row.draft.tokens};
   std::copy(row.history.end() - query.n_recent, row.history.end(), query.recent);
   queries_.push_back(query);
   masks_cv_.notify_one();

@@ -68,6 +68,11 @@ void DecodeService::set_backend(StepBackend* backend) {
   backend_ = backend;
 }
 
+void DecodeService::set_drafts(bool enabled) {
+  require_parked();
+  drafts_ = enabled;
+}
+
 void DecodeService::add_row(RowSpec spec) {
   require_parked();
   if (spec.history.empty()) throw std::invalid_argument("a row needs at least one token");
@@ -88,11 +93,12 @@ void DecodeService::add_row(RowSpec spec) {
   row->grammar = spec.grammar;
   row->mask_need = MaskNeed::kNone;
   row->masked = spec.masked;
-  row->mask_index = 0;
   row->masks[0] = std::move(spec.mask);
-  row->masks[1].assign(row->masks[0].size(), 0);
   row->watch = std::move(spec.watch);
+  row->asked.store(-1, std::memory_order_relaxed);
   row->answer.store(-1, std::memory_order_relaxed);
+  row->has_draft = false;
+  row->acceptance = {};
   row->cancelled.store(0, std::memory_order_relaxed);
   row->request.store(spec.request, std::memory_order_relaxed);
 }
@@ -163,14 +169,16 @@ std::vector<MaskQuery> DecodeService::wait_queries(double timeout_s) {
 }
 
 void DecodeService::answer(int64_t request, int32_t n_generated,
-                           const std::vector<uint32_t>& mask) {
+                           const std::vector<std::vector<uint32_t>>& masks) {
   {
     std::lock_guard exchange(exchange_mutex_);
     Row* row = request == 0 ? nullptr : find(request);
-    if (row == nullptr) return;
-    row->masks[n_generated & 1] = mask;
-    // release: the mask's words are visible before the decode thread sees the number.
-    row->answer.store(int64_t{n_generated} * 2 + (mask.empty() ? 0 : 1), std::memory_order_release);
+    int32_t asked = n_generated;
+    if (row == nullptr || !row->asked.compare_exchange_strong(asked, -1)) return;
+    const size_t n = std::min(masks.size(), row->masks.size());
+    std::copy_n(masks.begin(), n, row->masks.begin());
+    // release: the words of the masks are visible before the decode thread sees how many there are.
+    row->answer.store(static_cast<int32_t>(n), std::memory_order_release);
   }
   signal();
 }

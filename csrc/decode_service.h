@@ -8,7 +8,8 @@
 //   rows (plain part)    owner            owner      mutex_ in park()/resume()
 //   Row::request         control, parked  any        exchange_mutex_; decode thread: parked hand-over
 //   Row::cancelled       any (cancel)     decode     relaxed: seen at the next step
-//   Row::masks, answer   mask thread      decode     release store of `answer`, acquire load
+//   Row::masks, answer   mask thread      decode     release store of `answer`, acquire load; only
+//                                                    while `asked` names the query
 //   ring                 decode           event loop TokenRing
 //   notices, queries     decode           control, masks  mutex_
 #pragma once
@@ -24,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "draft.h"
 #include "step_backend.h"
 #include "token_ring.h"
 
@@ -62,11 +64,14 @@ struct RowView {  // what the control thread needs to know of a row while parked
 constexpr size_t kMaxQueries = 64;
 constexpr int kMaxRecent = 32;
 
-struct MaskQuery {  // "the output of this request ends with `recent`: what may follow?"
+struct MaskQuery {  // "the output of this request ends with `recent`: what may follow, and what
+                    // after each token of the draft?"
   int64_t request;
   int32_t n_generated;
   int32_t n_recent;
   int32_t recent[kMaxRecent];  // the last output tokens, the newest last
+  int32_t n_draft;
+  std::array<int32_t, kMaxDraft> draft;
 };
 
 class DecodeService {
@@ -84,6 +89,7 @@ class DecodeService {
 
   // The following need the service parked and throw std::logic_error otherwise.
   void set_backend(StepBackend* backend);  // not owned
+  void set_drafts(bool enabled);           // tries prompt-lookup drafts where the backend can
   void add_row(RowSpec spec);              // throws std::invalid_argument when kMaxRows are taken
   void set_pages(int64_t request, int group, std::vector<int32_t> pages);
   std::vector<RowView> rows() const;
@@ -97,13 +103,16 @@ class DecodeService {
   std::string error() const;     // of the last backend failure
   uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
+  uint64_t drafted() const { return drafted_.load(std::memory_order_relaxed); }    // tokens tried
+  uint64_t accepted() const { return accepted_.load(std::memory_order_relaxed); }  // and kept
   int event_fd() const { return event_fd_; }
 
   // ---- mask thread
   std::vector<MaskQuery> wait_queries(double timeout_s);
-  // What may follow token number `n_generated`. `mask` empty: anything. Ignored when the row is
-  // gone.
-  void answer(int64_t request, int32_t n_generated, const std::vector<uint32_t>& mask);
+  // What may follow token number `n_generated` and then the first, second, ... token of the query's
+  // draft. No masks: anything. Ignored when the row is gone or has not asked.
+  void answer(int64_t request, int32_t n_generated,
+              const std::vector<std::vector<uint32_t>>& masks);
   void wake_masks();
 
   // ---- event loop (one caller at a time)
@@ -123,10 +132,13 @@ class DecodeService {
     SamplingConfig sampling;
     bool grammar = false, masked = false;
     MaskNeed mask_need = MaskNeed::kNone;
-    int32_t mask_index = 0;
-    std::vector<uint32_t> masks[2], watch;
-    std::atomic<int64_t> answer{
-        0};  // n_generated * 2 + masked, for the mask in masks[n_generated & 1]
+    std::array<std::vector<uint32_t>, kMaxRows> masks;  // after 0, 1, ... tokens of the draft
+    std::vector<uint32_t> watch;
+    std::atomic<int32_t> asked{-1};   // n_generated of the query that is open, else -1
+    std::atomic<int32_t> answer{-1};  // number of masks that came for it; -1: none yet
+    bool has_draft = false;           // looked up since the last token
+    Draft draft;
+    Acceptance acceptance;
 
     bool live() const {
       return request.load(std::memory_order_relaxed) != 0 && end == RowEnd::kRunning;
@@ -143,6 +155,10 @@ class DecodeService {
   bool can_take_part(Row& row);
   bool answer_arrived(Row& row);
   void load_batch();
+  void load_entry(BatchRow& entry, int slot, int j, bool same);
+  void prepare_draft(Row& row);
+  void plan_drafts();
+  void take_results(Row& row, const RowResult* results, int n_tried);
   void take_result(Row& row, const RowResult& result);
   void ask_for_pages(Row& row);
   void ask_for_mask(Row& row);
@@ -159,9 +175,11 @@ class DecodeService {
   StepBackend* backend_ = nullptr;
   std::vector<BatchRow> batch_;
   std::vector<RowResult> results_;
-  std::array<int, kMaxRows> selected_{}, loaded_{};
-  int n_selected_ = 0, n_loaded_ = 0;
-  bool batch_dirty_ = true;
+  std::array<int, kMaxRows> selected_{}, n_tried_{};  // slots that take part, draft tokens of each
+  std::array<int, kMaxRows> loaded_{};                // slots of the entries of batch_
+  int n_selected_ = 0;
+  bool batch_dirty_ = true, drafts_ = false;
+  DraftPlanner planner_;
 
   TokenRing ring_;
   int event_fd_ = -1;
@@ -176,7 +194,7 @@ class DecodeService {
   std::vector<MaskQuery> queries_;  // under mutex_; capacity kMaxQueries is never exceeded
   std::string error_;               // under mutex_
   std::atomic<bool> stop_{false}, park_requested_{false}, waits_for_space_{false};
-  std::atomic<uint64_t> signals_{0}, steps_{0}, busy_ns_{0};
+  std::atomic<uint64_t> signals_{0}, steps_{0}, busy_ns_{0}, drafted_{0}, accepted_{0};
   std::thread thread_;
 };
 

@@ -50,6 +50,9 @@ class StepBackend {
   // message that names the fault (a barrier time-out names processor, task, counter, seen, wanted);
   // after a throw the backend must be rebuilt.
   virtual void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) = 0;
+  // Whether rows of one step may be consecutive tokens of one sequence: each sees the keys of those
+  // before it. Needed to try drafts.
+  virtual bool takes_consecutive_rows() const { return false; }
   virtual std::string name() const = 0;
 };
 

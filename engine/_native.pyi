@@ -113,6 +113,8 @@ class DecodeService:
     def resume(self) -> None: ...
     def close(self) -> None: ...
     def set_backend(self, backend: StepBackend | None) -> None: ...
+    def set_drafts(self, enabled: bool) -> None:
+        """Whether prompt-lookup drafts are tried, on a backend that can."""
     def add_row(
         self,
         request: int,
@@ -133,9 +135,10 @@ class DecodeService:
     def wait_notices(self, timeout_s: float) -> int: ...
     def wake(self) -> None: ...
     def cancel(self, request: int) -> bool: ...
-    def wait_queries(self, timeout_s: float) -> list[tuple[int, int, list[int]]]:
-        """(request, tokens generated, the last of them) for every row that waits for a mask."""
-    def answer(self, request: int, n_generated: int, mask: np.ndarray | None = None) -> None: ...
+    def wait_queries(self, timeout_s: float) -> list[tuple[int, int, list[int], list[int]]]:
+        """(request, tokens generated, the last of them, a draft of the next ones) of every row that waits for masks."""
+    def answer(self, request: int, n_generated: int, masks: Sequence[np.ndarray] = ()) -> None:
+        """Masks for the next token and for those after 1, 2, … tokens of the draft; none: anything may follow."""
     def wake_masks(self) -> None: ...
     def drain(self, limit: int = 1024) -> list[tuple[int, int, int, dict[int, float] | None]]:
         """(request, token, TokenFlag bits, logprobs) records, oldest first."""
@@ -147,6 +150,15 @@ class DecodeService:
     def steps(self) -> int: ...
     @property
     def busy_ns(self) -> int: ...
+    @property
+    def drafted(self) -> int:
+        """Draft tokens that took part in a step."""
+    @property
+    def accepted(self) -> int:
+        """Draft tokens that the model chose too."""
+
+def look_up_draft(history: Sequence[int], max_tokens: int) -> tuple[int, list[int]]:
+    """(length of the match, tokens): what followed the longest earlier occurrence of the history's end."""
 
 # ------------------------------------------------------------------ model
 class WeightFormat(IntEnum):

@@ -1,7 +1,8 @@
 """Grammar-constrained output with llguidance: masks are computed by one thread while other rows go on decoding.
 
-A constrained row takes part in a step only when the mask for its next token is there. With a trigger it is free until
-the trigger was written: Python is asked only after tokens that can end the trigger.
+A constrained row takes part in a step only when the mask for its next token is there; with it come the masks after each
+token of the row's draft. With a trigger a row is free until the trigger was written: Python is asked only after tokens
+that can end the trigger.
 """
 
 from __future__ import annotations
@@ -116,13 +117,24 @@ class GrammarState:
         self._stop_ids = sorted(stop_ids)
         self._matcher: LLMatcher | None = None if grammar.trigger else make_matcher()
         self._n_words = (len(tokens) + 31) // 32
+        self._n_seen = 0  # output tokens that the matcher knows of
 
     def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(mask of the first token or None, ids to ask after while unmasked or None), (ceil(vocab / 32),) uint32."""
         return (None, self._watch) if self._trigger else (self._mask(), None)
 
-    def advance(self, recent: Sequence[int]) -> np.ndarray | None:
-        """The mask after the output that ends with `recent` (newest last); None allows everything."""
+    def advance(self, n_generated: int, recent: Sequence[int], draft: Sequence[int] = ()) -> list[np.ndarray]:
+        """Masks after the output of `n_generated` tokens that ends with `recent` (newest last).
+
+        The first is for the next token, the others for those after 1, 2, … tokens of `draft`, for as long as the draft
+        fits. An empty list allows everything.
+        """
+        new = recent[-(n_generated - self._n_seen) :] if n_generated > self._n_seen else ()
+        self._n_seen = n_generated
+        mask = self._after(new, recent)
+        return [] if mask is None else [mask, *self._along(draft)]
+
+    def _after(self, new: Sequence[int], recent: Sequence[int]) -> np.ndarray | None:
         if self._matcher is None:
             rest = self._after_trigger(recent)
             if rest is None:
@@ -130,21 +142,38 @@ class GrammarState:
             self._matcher = self._make_matcher()
             if rest and not self._consume_bytes(rest):
                 return self._let_go("the text after the trigger does not fit the grammar")
-        elif not self._matcher.consume_token(recent[-1]):
+        elif not self._matcher.consume_tokens(list(new)):
             return self._let_go(self._matcher.get_error())
         return self._mask()
+
+    def _along(self, draft: Sequence[int]) -> list[np.ndarray]:
+        """Masks after each token of the draft; the matcher is left where it was."""
+        matcher, masks, n_ahead = self._matcher, list[np.ndarray](), 0
+        if matcher is None or not draft:
+            return masks
+        for token in draft[: matcher.validate_tokens(list(draft))]:
+            if token in self._stop_ids or not matcher.consume_token(token):
+                break
+            n_ahead += 1
+            if matcher.is_stopped():
+                break
+            masks.append(self._allowed(matcher))
+        matcher.rollback(n_ahead)
+        return masks
 
     def _mask(self) -> np.ndarray | None:
         assert self._matcher is not None
         if self._matcher.is_stopped():
             return self._let_go("") if self._repeats else self._only_stops()
-        mask = np.zeros(self._n_words, np.uint32)  # (ceil(vocab / 32),)
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        mask = self._allowed(self._matcher)
         if self._matcher.is_error():
             return self._let_go(self._matcher.get_error())
-        if self._matcher.is_accepting():
-            mask |= self._stop_mask()
         return mask if mask.any() else self._only_stops()
+
+    def _allowed(self, matcher: LLMatcher) -> np.ndarray:
+        mask = np.zeros(self._n_words, np.uint32)  # (ceil(vocab / 32),)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        return mask | self._stop_mask() if matcher.is_accepting() else mask
 
     def _only_stops(self) -> np.ndarray | None:
         return self._stop_mask() if self._stop_ids else None
@@ -207,11 +236,11 @@ class MaskWorker:
 
     def _run(self) -> None:
         while not self._closing:
-            for request, n_generated, recent in self._service.wait_queries(_IDLE_WAIT_S):
+            for request, n_generated, recent, draft in self._service.wait_queries(_IDLE_WAIT_S):
                 with self._lock:
                     state = self._states.get(request)
                 if state is not None:
-                    self._service.answer(request, n_generated, state.advance(recent))
+                    self._service.answer(request, n_generated, state.advance(n_generated, recent, draft))
 
 
 def _to_lark(grammar: Grammar) -> str:

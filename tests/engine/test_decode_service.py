@@ -120,8 +120,8 @@ def test_a_masked_row_waits_for_its_answer_while_others_go_on(service: DecodeSer
         assert service.wait_queries(5.0)[0][:2] == (1, n)
         mask = np.zeros(10, np.uint32)
         mask[word] = 1
-        service.answer(1, n - 1, mask)  # an answer for an earlier token does not count
-        service.answer(1, n, mask)
+        service.answer(1, n - 1, [mask])  # an answer for an earlier token does not count
+        service.answer(1, n, [mask])
         while not (found := service.drain()):
             pass
         assert found[0][1] == word * 32
