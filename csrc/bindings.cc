@@ -276,8 +276,8 @@ void bind_service(py::module_& m) {
       "look_up_draft",
       [](const std::vector<int32_t>& history, int max_tokens) {
         const Draft draft = look_up_draft(history, max_tokens);
-        return py::make_tuple(draft.match,
-                              std::vector<int32_t>(draft.tokens.begin(), draft.tokens.begin() + draft.n));
+        return py::make_tuple(draft.match, std::vector<int32_t>(draft.tokens.begin(),
+                                                                draft.tokens.begin() + draft.n));
       },
       "history"_a, "max_tokens"_a);
 }

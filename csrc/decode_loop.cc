@@ -131,8 +131,8 @@ void DecodeService::prepare_draft(Row& row) {
   row.has_draft = true;
   row.draft.n = 0;
   const SamplingConfig& s = row.sampling;
-  const bool plain = s.repetition_penalty == 1.f && s.frequency_penalty == 0.f &&
-                     s.presence_penalty == 0.f;
+  const bool plain =
+      s.repetition_penalty == 1.f && s.frequency_penalty == 0.f && s.presence_penalty == 0.f;
   const int room = std::min(row.max_tokens - row.n_generated, row.page_capacity() - row.position);
   if (!drafts_ || !plain || !backend_->takes_consecutive_rows()) return;
   row.draft = look_up_draft(row.history, std::min(kMaxDraft, room - 1));

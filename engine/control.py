@@ -79,11 +79,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits:
-    """Sizes of the control plane."""
+    """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests."""
 
     max_rows: int = 8
     max_waiting: int = 64
     chunk_tokens: int = 256
+    drafts: bool = True
 
 
 @dataclass(slots=True)
@@ -388,6 +389,7 @@ class ControlPlane:
     def _set_backend(self) -> None:
         try:
             self._service.set_backend(self._make_backend())
+            self._service.set_drafts(self._limits.drafts)
         except RuntimeError as error:
             raise BackendError(f"the decode backend could not be built: {error}") from error
 

@@ -23,7 +23,10 @@ from .types import Request, StreamFinished, TokenEvent
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Numbers for health checks and metrics; `busy_s` is time inside decode steps."""
+    """Numbers for health checks and metrics.
+
+    `busy_s` is time inside decode steps. `drafted` tokens were tried ahead in them, of which `accepted` were right.
+    """
 
     steps: int
     busy_s: float
@@ -36,6 +39,8 @@ class EngineStats:
     prefill_s: float
     pages: tuple[PageCounts, ...]
     error: str | None
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Engine:
@@ -124,6 +129,8 @@ class Engine:
             prefill_s=counters.prefill_s,
             pages=tuple(pool.counts() for pool in self._parts.kv.pools),
             error=str(self._control.dead) if self._control.dead else None,
+            drafted=self._service.drafted,
+            accepted=self._service.accepted,
         )
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
 
-BENCHES = ("decode", "prefill", "serve", "schedule", "turn")
+BENCHES = ("decode", "prefill", "serve", "schedule", "turn", "drafts")
 
 
 def _say(text: str) -> None:

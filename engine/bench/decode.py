@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,8 @@ def measure_decode(
     """Runs `batch` greedy requests of `n_tokens` at once, `repeats` times after one warm-up."""
     path = resolve(model)
     files = open_model(path)
-    parts = assemble(files, model_name(model), options)
+    limits = replace(options.limits, drafts=False)  # the speed of steps, not of lucky prompts (bench drafts)
+    parts = assemble(files, model_name(model), replace(options, limits=limits))
     engine = Engine(parts)
     try:
         runs = asyncio.run(_runs(engine, files.config.vocab, batch, context_tokens, n_tokens, repeats + 1))[1:]

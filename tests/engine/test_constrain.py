@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from pointcode_local.engine.assembly import assemble
-from pointcode_local.engine.constrain import GrammarFactory
+from pointcode_local.engine.constrain import GrammarFactory, GrammarState
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import RequestError
 from pointcode_local.engine.model_files import ModelFiles, open_model
@@ -43,44 +44,81 @@ def allowed(mask: np.ndarray | None) -> set[bytes]:
     return {TOKENS[i] for i in np.nonzero(bits)[0]}
 
 
+class Writer:
+    """A state, and the output as far as it was written."""
+
+    def __init__(self, state: GrammarState) -> None:
+        self.state = state
+        self.output: list[int] = []
+
+    def write(self, *ids: int, draft: Sequence[int] = ()) -> list[np.ndarray]:
+        """The masks after several tokens at once; Python learns of them together."""
+        self.output += ids
+        return self.state.advance(len(self.output), self.output[-32:], draft)
+
+    def mask(self, *ids: int) -> np.ndarray | None:
+        masks = self.write(*ids)
+        return masks[0] if masks else None
+
+
 def test_a_schema_holds_from_the_first_token_and_then_only_stop_ids_are_left(factory: GrammarFactory) -> None:
-    state = factory.compile(Grammar("json_schema", SCHEMA), [EOS])
-    mask, watch = state.start()
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA), [EOS]))
+    mask, watch = writer.state.start()
     assert watch is None
     assert allowed(mask) == {b"{"}
     for char in b'{"a": 12}':
-        mask = state.advance([char])
+        mask = writer.mask(char)
     assert allowed(mask) == {b"<eos>"}
 
 
+def test_masks_along_a_draft_are_those_that_follow_when_it_is_right(factory: GrammarFactory) -> None:
+    text = b'{"a": 12, "b": true}'
+    for n_draft in range(8):
+        ahead, step = (Writer(factory.compile(Grammar("json_schema", SCHEMA), [EOS])) for _ in range(2))
+        for begin in range(0, len(text) - n_draft, n_draft + 1):
+            piece = text[begin : begin + n_draft + 1]
+            masks = ahead.write(*text[max(0, begin - n_draft) : begin + 1], draft=piece[1:])
+            expected = [step.mask(char) for char in piece]
+            assert [allowed(mask) for mask in masks] == [allowed(mask) for mask in expected[: len(masks)]]
+            assert len(masks) == len(expected) or piece.endswith(b"}")
+
+
+def test_a_draft_counts_as_far_as_it_fits(factory: GrammarFactory) -> None:
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA), [EOS]))
+    assert len(writer.write(ord("{"), draft=[*b'"ax'])) == 3
+    assert len(writer.write(*b'"a', draft=[*b'": 1', EOS, EOS])) == 5
+    assert len(writer.write(*b'": 1', draft=[ord("}"), EOS])) == 1  # nothing but the end may follow
+    assert allowed(writer.mask(ord("}"))) == {b"<eos>"}
+
+
 def test_nothing_is_held_before_the_trigger_and_after_the_block(factory: GrammarFactory) -> None:
-    state = factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS])
-    mask, watch = state.start()
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS]))
+    mask, watch = writer.state.start()
     assert mask is None
     assert allowed(watch) == {b">", b"<tool>", b"</tool>", b"<eos>", b'>{"'}
-    assert state.advance(list(b"a > b")) is None
-    assert b"{" in allowed(state.advance([104, 256]))
+    assert writer.mask(*b"a > b") is None
+    assert b"{" in allowed(writer.mask(104, 256))
     for char in b'\n{"a": 1, "b": ':
-        mask = state.advance([char])
+        mask = writer.mask(char)
     assert b"true" in allowed(mask)
-    assert state.advance([261]) is not None
-    assert state.advance([ord("}")]) is None
-    assert b"{" in allowed(state.advance([ord("}"), 256]))  # a second call
+    assert writer.mask(261) is not None
+    assert writer.mask(ord("}")) is None
+    assert b"{" in allowed(writer.mask(*b"and", 256))  # a second call
 
 
 def test_a_trigger_spelled_over_several_tokens_covers_what_follows_it_in_the_last(factory: GrammarFactory) -> None:
-    state = factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS])
-    state.start()
-    assert allowed(state.advance([*b"x<tool", 259])) == {b"a"}
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA, trigger="<tool>"), [EOS]))
+    writer.state.start()
+    assert allowed(writer.mask(*b"x<tool", 259)) == {b"a"}
 
 
 def test_white_space_under_a_schema_is_bounded(factory: GrammarFactory) -> None:
-    state = factory.compile(Grammar("json_schema", SCHEMA), [EOS])
-    state.start()
-    mask = state.advance([ord("{")])
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA), [EOS]))
+    writer.state.start()
+    mask = writer.mask(ord("{"))
     n = 0
     while b" " in allowed(mask) or b"\n" in allowed(mask):
-        mask = state.advance([ord("\n") if b"\n" in allowed(mask) else ord(" ")])
+        mask = writer.mask(ord("\n") if b"\n" in allowed(mask) else ord(" "))
         n += 1
         assert n < 20
 
