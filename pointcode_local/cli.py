@@ -7,19 +7,23 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pointcode_local import __version__
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError
 
+if TYPE_CHECKING:
+    from pointcode_local.forms import Form
+
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
-COMMANDS = ("acp", "serve", "model", "config", "sessions", "doctor", "bench")
+COMMANDS = ("acp", "serve", "model", "config", "sessions", "doctor", "bench", "completion", "help")
 _WITH_VALUE = (
     *("--model", "--backend", "--endpoint", "--cwd", "--output-format", "--max-turns", "--allowed-tools"),
     *("--permission-mode", "--resume", "--fork", "--host", "--port", "--api-key", "--alias", "--allowed-host"),
 )
+_WITHOUT_FOLDER = ("completion", "help", "bench")
 _PROMPT_FLAGS = ("-p", "--prompt")
 _HELP = """\
 commands:
@@ -32,6 +36,8 @@ commands:
   pointcode sessions [list|show|rm]           stored conversations
   pointcode bench decode|prefill|…            measure this machine (--help after the name tells its options)
   pointcode doctor                            what this machine has
+  pointcode completion bash|zsh|fish          completions for a shell: source <(pointcode completion bash)
+  pointcode help [COMMAND]                    the manual
 
 exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
 75 temporary failure worth retrying, 130 cancelled
@@ -208,19 +214,30 @@ def _run_command(name: str, argv: list[str]) -> int:
         from pointcode_local import commands
 
         return commands.bench(argv)
-    parser, handler = {
+    parser, handler = _command(name)
+    options = parser.parse_args(argv)
+    if name not in _WITHOUT_FOLDER and (name != "acp" or options.cwd is not None):  # an editor names a session's folder
+        options.cwd = _folder(options.cwd)
+    return handler(options)
+
+
+def _command(name: str) -> _Command:
+    """A command's parser and what it does."""
+    makers: dict[str, Callable[[], _Command]] = {
         "acp": _acp_command,
         "serve": _serve_command,
         "config": _config_command,
         "sessions": _sessions_command,
         "model": _model_command,
         "doctor": _doctor_command,
-    }[name]()
-    _add_common(parser)
-    options = parser.parse_args(argv)
-    if name != "acp" or options.cwd is not None:  # an editor names the folder of each session
-        options.cwd = _folder(options.cwd)
-    return handler(options)
+        "completion": _completion_command,
+        "help": _help_command,
+        "bench": _bench_command,
+    }
+    parser, handler = makers[name]()
+    if name not in _WITHOUT_FOLDER:
+        _add_common(parser)
+    return parser, handler
 
 
 _Command = tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]
@@ -257,8 +274,8 @@ def _config_command() -> _Command:
         "config", "Show and change settings. `trust` lets this project's file widen rights, as it now stands."
     )
     parser.add_argument("action", nargs="?", choices=("get", "set", "path", "trust"), default="get")
-    parser.add_argument("key", nargs="?")
-    parser.add_argument("value", nargs="?")
+    parser.add_argument("key", nargs="?", metavar="SETTING")
+    parser.add_argument("value", nargs="?", metavar="VALUE")
     return parser, commands.config
 
 
@@ -278,8 +295,8 @@ def _model_command() -> _Command:
 
     parser = _parser("model", "Models: what is known and on disk, fetch, describe, check the bytes.")
     parser.add_argument("action", nargs="?", choices=("list", "pull", "info", "verify"), default="list")
-    parser.add_argument("name", nargs="?")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("name", nargs="?", metavar="MODEL")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser, commands.model
 
 
@@ -287,5 +304,50 @@ def _doctor_command() -> _Command:
     from pointcode_local import commands
 
     parser = _parser("doctor", "What this machine has: GPU, driver, compiler, sandbox, model, terminal.")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser, commands.doctor
+
+
+def _bench_command() -> _Command:
+    """For the manual and the completions: `bench` parses its own options."""
+    from pointcode_local import commands
+
+    parser = _parser("bench", "Measure this machine; `pointcode bench NAME --help` tells the options of one.")
+    parser.add_argument("name", choices=commands.BENCHES)
+    return parser, lambda options: commands.bench([options.name])
+
+
+def _completion_command() -> _Command:
+    from pointcode_local import completion
+
+    def show(options: argparse.Namespace) -> int:
+        print(completion.script(options.shell, forms()), end="")
+        return 0
+
+    parser = _parser("completion", "Print a shell's completion script: source <(pointcode completion bash)")
+    parser.add_argument("shell", choices=completion.SHELLS)
+    return parser, show
+
+
+def _help_command() -> _Command:
+    from pointcode_local import manual
+
+    def show(options: argparse.Namespace) -> int:
+        name = options.command or ""
+        page = manual.page(forms(), name)
+        print(manual.as_roff(page, name) if options.roff else manual.as_text(page), end="")
+        return 0
+
+    parser = _parser("help", "The manual of pointcode, or of one of its commands.")
+    parser.add_argument("command", nargs="?", choices=COMMANDS)
+    parser.add_argument("--roff", action="store_true", help="for man: pointcode help --roff | man -l -")
+    return parser, show
+
+
+def forms() -> list[Form]:
+    """Everything that can be typed, as data; the form without a command comes first."""
+    from pointcode_local.config import known_keys
+    from pointcode_local.forms import form_of
+
+    words = {"SETTING": known_keys()}
+    return [form_of("", main_parser(), words), *(form_of(name, _command(name)[0], words) for name in COMMANDS)]
