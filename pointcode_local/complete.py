@@ -33,6 +33,7 @@ COMMANDS = (
     SlashCommand("redo", "change them again"),
     SlashCommand("diff", "what the assistant has changed in this session"),
     SlashCommand("map", "the definitions of this repository that are used most"),
+    SlashCommand("mcp", "the MCP servers and what they offer"),
     SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
     SlashCommand("copy", "copy the last answer to the clipboard"),

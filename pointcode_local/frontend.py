@@ -107,6 +107,10 @@ class Host(Protocol):
         """The prompt that such a command makes. It is a prompt whatever it begins with: no command, no `!`."""
         ...
 
+    def servers(self) -> str:
+        """The MCP servers with their state and tools, one a line; "" when there are none."""
+        ...
+
     async def repo_map(self) -> str:
         """The repository's map: its most used definitions, grouped by file."""
         ...

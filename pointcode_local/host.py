@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pointcode_local import __version__
 from pointcode_local.agent import Agent
@@ -19,12 +19,15 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.events import AgentEvent, SessionInfo
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import HostError, HostInfo, OnProgress, ToolAdapter
+from pointcode_local.frontend import HostError, HostInfo, OnProgress, Progress, ToolAdapter
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
 from pointcode_local.turn import AgentLimits
 from pointcode_local.unified import unified_diff
+
+if TYPE_CHECKING:
+    from pointcode_local.kit import ToolKit
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class AppHost:
         self._log: SessionLog | None = None
         self._agent: Agent | None = None
         self._history: list[AgentEvent] = []
-        self._kit: Any = None
+        self._kit: ToolKit | None = None
         self._map: BackgroundMap | None = None
 
     # ------------------------------------------------------------------------------------------- opening
@@ -71,6 +74,9 @@ class AppHost:
         self.open_session()
         try:
             self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
+            await self._opened_kit.start_servers()
+            for problem in self.problems:
+                on_progress(Progress(problem))
             agent = self._new_agent()
         except (EngineError, UsageError) as error:
             if self._interactive:
@@ -83,7 +89,7 @@ class AppHost:
     @property
     def _opened_map(self) -> BackgroundMap:
         if self._map is None:
-            self._map = BackgroundMap(self._setup.cwd, self._setup.places.cache, self._kit.is_hidden)
+            self._map = BackgroundMap(self._setup.cwd, self._setup.places.cache, self._opened_kit.is_hidden)
         return self._map
 
     def _map_text(self, max_tokens: int) -> str:
@@ -133,13 +139,17 @@ class AppHost:
         choice = self._setup.settings.small_model
         return choice == "yes" or (choice == "auto" and self._model is not None and self._model.is_small)
 
-    def _toolbox(self, log: SessionLog) -> Toolbox:
+    @property
+    def _opened_kit(self) -> ToolKit:
         from pointcode_local.kit import ToolKit
 
         if self._kit is None:
             setup = self._setup
             self._kit = ToolKit(setup.settings, setup.places, setup.cwd, small_model=self._is_small)
-        kit = self._kit
+        return self._kit
+
+    def _toolbox(self, log: SessionLog) -> Toolbox:
+        kit = self._opened_kit
         tools, withheld = pick_tools(kit.tools, self._setup.allowed_tools)
         if self._adapter is not None:
             tools = dict(self._adapter.adapt(tools, kit.workspace))
@@ -257,6 +267,15 @@ class AppHost:
     def _own_commands(self) -> dict[str, OwnCommand]:
         return own_commands(self._setup.places.config, self._setup.cwd)
 
+    def servers(self) -> str:
+        """The MCP servers with their state and tools."""
+        return self._kit.describe_servers() if self._kit is not None else ""
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What of the settings does not work: MCP servers that did not start."""
+        return tuple(self._kit.problems) if self._kit is not None else ()
+
     async def repo_map(self) -> str:
         """The repository's map as it now is."""
         return await self._opened_map.shown()
@@ -307,7 +326,7 @@ class AppHost:
         if self._map is not None:
             await self._map.close()
         if self._kit is not None:
-            self._kit.close()
+            await self._kit.close()
         if self._model is not None:
             with contextlib.suppress(EngineError):
                 await self._model.aclose()

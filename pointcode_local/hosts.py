@@ -16,6 +16,7 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, Message, ToolSpec
 from pointcode_local.events import SessionInfo
 from pointcode_local.exits import UsageError
+from pointcode_local.extensions import parse_servers
 from pointcode_local.frontend import HostError, OnProgress, Progress, ToolAdapter
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.session import SessionError, SessionStore
@@ -41,7 +42,10 @@ class AppHosts:
         except UsageError as error:
             raise HostError(str(error)) from error
         if servers:
-            merged = {**setup.settings.mcp_servers, **servers}
+            try:
+                merged = (*setup.settings.mcp_servers, *parse_servers(servers))
+            except ValueError as error:
+                raise HostError(str(error)) from error
             setup = replace(setup, settings=replace(setup.settings, mcp_servers=merged))
         choice = SessionChoice(resume=session_id)
         return AppHost(setup, choice, interactive=True, open_model=self._pool.open, adapter=adapter)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from pointcode_local.config import Places, Settings
 from pointcode_local.hooks import HookRunner
 from pointcode_local.policy import AlwaysRules, RulePolicy
+from pointcode_local.tools.mcp import Connection, open_servers, tool_name
 from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.sandbox import sandbox_status
 
@@ -20,13 +22,34 @@ class ToolKit:
         self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
         self.workspace = self.policy.workspace
         self.sandbox_name = sandbox_status().kind
+        self.problems: list[str] = []  # of MCP servers, in words
+        self._servers = {server.name: server for server in settings.mcp_servers}  # a later one of a name counts
+        self._connections: list[Connection] = []
         self.hooks = HookRunner(settings.hooks, cwd, self.workspace.display) if settings.hooks else None
 
     def is_hidden(self, name: str) -> bool:
         """Must this file (a name relative to the folder) stay out of what is shown unasked?"""
         return self.workspace.is_guarded(self.workspace.root / name)
 
-    def close(self) -> None:
+    async def start_servers(self) -> None:
+        """Start the MCP servers, once, and add their tools to the others."""
+        if not self._servers or self._connections:
+            return
+        self._connections, tools = await open_servers(tuple(self._servers.values()), self.workspace)
+        self.tools = (*self.tools, *tools)
+        self.problems = [one.state for one in self._connections if not one.state.startswith("running")]
+
+    def describe_servers(self) -> str:
+        """Each server with its state and tools, one a line; "" when there are none."""
+        names = [tool.name for tool in self.tools]
+        lines: list[str] = []
+        for one in self._connections:
+            prefix = tool_name(one.server.name, "")
+            lines += [f"{one.server.name}: {one.state}", *(f"  {name}" for name in names if name.startswith(prefix))]
+        return "\n".join(lines)
+
+    async def close(self) -> None:
         """End what still runs."""
+        await asyncio.gather(*(connection.close() for connection in self._connections))
         self._box.close()
         self.workspace.close()

@@ -46,6 +46,8 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
     host = AppHost(setup, _choice(options), interactive=False)
     try:
         agent = await host.open(lambda progress: _show_progress(progress))
+        for problem in host.problems:
+            show(f"pointcode: {problem}")
         if warning := host.sandbox_warning():
             show(f"pointcode: {warning}")
         return await run_headless(

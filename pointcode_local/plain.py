@@ -305,6 +305,8 @@ class PlainFrontEnd:
                     self._print.line(f"({plain(await self._host.redo())})", "dim")
                 case "diff":
                     self._print.line(plain(self._host.diff()) or "(no changes in this session)")
+                case "mcp":
+                    self._print.line(plain(self._host.servers()) or "(no MCP servers in the settings)")
                 case "map":
                     self._print.line(plain(await self._host.repo_map()))
                 case "mode":

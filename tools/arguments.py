@@ -199,6 +199,8 @@ def _named(properties: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
 
 
 def _value(spec: Mapping[str, Any], value: Any, where: str) -> Any:
+    if spec.get("type") == "object" and not spec.get("properties"):
+        return _maybe_json(value) if isinstance(value, str) else value  # any members
     match spec.get("type"):
         case "string":
             return _string(value, where, spec)

@@ -53,6 +53,8 @@ class CommandRunner:
                 await self._app.note(await self._host.redo())
             case "diff":
                 await self._app.note(self._host.diff() or "No changes in this session.")
+            case "mcp":
+                await self._app.note(self._host.servers() or "There are no MCP servers in the settings.")
             case "map":
                 await self._app.note(await self._host.repo_map())
             case "mode":

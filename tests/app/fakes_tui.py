@@ -167,6 +167,9 @@ class ScriptedHost:
     def diff(self) -> str:
         return "--- a/src/app.py\n+++ b/src/app.py\n"
 
+    def servers(self) -> str:
+        return "docs: running, 2 tools"
+
     async def repo_map(self) -> str:
         return "src/app.py:\n  def main()"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from pointcode_local.compose import Setup, pick_tools, system_prompt
 from pointcode_local.config import Settings, find_places
 from pointcode_local.engine.errors import ModelError
-from pointcode_local.events import AgentEvent, Answer, PermissionAsked, TurnStarted
+from pointcode_local.events import AgentEvent, Answer, PermissionAsked, SetMode, ToolFinished, TurnStarted
 from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
+from pointcode_local.tools.mcp_server import McpServer
 from tests.app.agents import end_of, of_type
-from tests.fakes import ScriptedModel, Step, call, say
+from tests.fakes import ScriptedModel, Step, call, calls, say
 
 
 def ignore(progress: Progress) -> None:
@@ -106,6 +108,39 @@ def test_the_map_is_added_once_and_can_be_shown(tmp_path: Path):
         await again.close()
 
     again_model = play._models[1]
+    asyncio.run(run())
+
+
+def test_tools_of_mcp_servers_are_offered_and_asked_for_like_commands(tmp_path: Path):
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    stub = Path(__file__).parents[1] / "tools" / "mcp_stub.py"
+    echo = calls(("mcp__docs__echo", '{"text": "hi"}'))
+    model = ScriptedModel(echo, say("ok"), echo, say("ok"), echo, say("ok"))
+    servers = (
+        McpServer("docs", command=sys.executable, args=("-I", str(stub))),
+        McpServer("gone", command="no-such-program-anywhere"),
+    )
+    settings = Settings(permission_mode="accept-edits", mcp_servers=servers)
+    play = Play(tmp_path, model, settings=settings)
+
+    async def run() -> None:
+        host = play.host()
+        agent = await host.open(ignore)
+        assert [spec.name for spec in agent_tools(host)][-3:-2] == ["mcp__docs__echo"]
+        assert "docs: running, 3 tools\n  mcp__docs__echo" in host.servers()
+        assert len(host.problems) == 1 and "no-such-program-anywhere" in host.problems[0]
+        asked = await turn(agent, answer="deny")
+        assert of_type(asked, PermissionAsked)[0].rule == "mcp__docs__echo"
+        assert of_type(asked, ToolFinished)[0].denied
+        agent.send(SetMode("plan"))
+        assert of_type(await turn(agent), ToolFinished)[0].denied
+        agent.send(SetMode("ask"))
+        assert '"hi"' in of_type(await turn(agent, answer="always"), ToolFinished)[0].text
+        await host.close()
+
+    def agent_tools(host: AppHost) -> Sequence[Any]:
+        return host._kit.tools if host._kit is not None else ()
+
     asyncio.run(run())
 
 

@@ -391,7 +391,13 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/help")
         await settle(app, pilot)
         assert "/resume" in screen_text(app)
-        for command, told in (("/redo", "Changed src/app.py again."), ("/diff", "+++ b/src"), ("/map", "def main()")):
+        told_by = {
+            "/redo": "Changed src/app.py again.",
+            "/diff": "+++ b/src",
+            "/map": "def main()",
+            "/mcp": "docs: running",
+        }
+        for command, told in told_by.items():
             app.submit(command)
             await settle(app, pilot)
             assert told in screen_text(app)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointcode_local.tools import repo_map_worker
@@ -50,6 +50,7 @@ def test_a_signature_is_one_line_up_to_the_body_and_inner_functions_are_left_out
     ]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.sampled_from(sorted(TAGGED)))
 def test_no_bytes_make_tagging_fail(data: bytes, language: str) -> None:
     for tag in definitions(data, language):

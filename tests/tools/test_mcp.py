@@ -1,0 +1,244 @@
+"""Tools of MCP servers: what the model sees of them, and what happens when a server misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointcode_local.tools.arguments import validate
+from pointcode_local.tools.base import Tool, ToolContext, ToolResult
+from pointcode_local.tools.mcp import Connection, open_servers, tool_name
+from pointcode_local.tools.mcp_schema import simplified
+from pointcode_local.tools.mcp_server import McpServer
+from pointcode_local.tools.sandbox import sandbox_status
+from pointcode_local.tools.workspace import Workspace
+
+STUB = Path(__file__).with_name("mcp_stub.py")
+pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+
+def stub(behaviour: str = "", *more: str, **fields: Any) -> McpServer:
+    return McpServer("stub", command=sys.executable, args=("-I", str(STUB), behaviour, *more), **fields)
+
+
+class Servers:
+    """Open servers on a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = Workspace(folder)
+        self.context = ToolContext(self.workspace)
+        self.connections: list[Connection] = []
+        self.tools: dict[str, Tool] = {}
+
+    async def open(self, *servers: McpServer) -> Servers:
+        self.connections, tools = await open_servers(servers, self.workspace)
+        self.tools = {tool.name: tool for tool in tools}
+        return self
+
+    async def call(self, name: str, **arguments: Any) -> ToolResult:
+        return await self.tools[name].run(self.context, arguments)
+
+    async def __aenter__(self) -> Servers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for connection in self.connections:
+            await connection.close()
+        self.workspace.close()
+
+
+async def test_a_servers_tools_have_prefixed_names_and_plain_schemas(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("noise"))
+        names = list(servers.tools)
+        assert names[0] == "mcp__stub__echo" and names[1].startswith("mcp__stub__odd_name___") and len(names) == 3
+        echo = servers.tools["mcp__stub__echo"]
+        assert echo.access == "execute", "what a server says of its tools is not believed"
+        assert echo.description.isprintable() and len(echo.description) <= 400
+        assert echo.parameters["properties"] == {
+            "text": {"type": "string"}, "n": {"type": "integer"}, "any": {"type": "object"}
+        }  # fmt: skip
+        checked = validate(echo, {"text": "a", "n": "3", "any": {"k": [1]}})
+        assert isinstance(checked, dict)
+        result = await echo.run(servers.context, checked)
+        assert json.loads(result.text) == {"text": "a", "n": 3, "any": {"k": [1]}}
+        assert servers.connections[0].state == "running, 3 tools"
+
+
+async def test_a_result_is_clean_text_and_other_parts_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("API_KEY=sk1234567890abcdef\n")
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("parts"))
+        assert (await servers.call("mcp__stub__do")).text == (
+            "one\n\ufffd[31mtwo\ufffd key: [secret]\n[image image/png: this model reads text only]\ninner\n"
+            "[resource file:///y]"
+        )
+
+
+async def test_an_error_of_the_tool_is_an_error_result(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("refuse"))
+        assert await servers.call("mcp__stub__do") == ToolResult("no", is_error=True)
+
+
+async def test_a_server_that_dies_is_an_error_result_and_is_started_again(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("die"))
+        died = await servers.call("mcp__stub__do")
+        assert died.is_error and "the MCP server 'stub' failed" in died.text
+        again = await servers.call("mcp__stub__echo", text="back")
+        assert "back" in again.text and not again.is_error
+
+
+@pytest.mark.parametrize("command", ["no-such-program-anywhere", sys.executable])
+async def test_a_server_that_cannot_start_says_why_and_the_others_work(tmp_path: Path, command: str) -> None:
+    broken = McpServer("broken", command=command, args=("-c", "raise SystemExit(5)"))
+    async with Servers(tmp_path) as servers:
+        await servers.open(broken, stub())
+        assert "mcp__stub__echo" in servers.tools and not any("broken" in name for name in servers.tools)
+        assert "the MCP server 'broken'" in servers.connections[0].state
+
+
+async def test_a_call_that_takes_too_long_is_an_error_result(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("hang", timeout_s=0.2))
+        result = await servers.call("mcp__stub__do")
+        assert result.is_error and "took too long" in result.text
+
+
+async def test_a_cancelled_call_is_given_up_at_once_and_closing_ends_the_server(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "called")
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("hang"))
+        task = asyncio.create_task(servers.call("mcp__stub__do"))
+        pid = int(await asyncio.to_thread((tmp_path / "called").read_text))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and ") Z " not in state.read_text()
+
+
+async def test_a_server_gets_its_own_environment_and_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTCODE_API_KEY", "leaked")
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub(env=(("ADDED", "yes"),)))
+        assert (await servers.call("mcp__stub__do")).text == "yes"
+
+
+@pytest.fixture
+def http_stub() -> Iterator[str]:
+    """The same server over HTTP, with one JSON answer a request; wants a header."""
+    done = subprocess.Popen([sys.executable, "-I", str(STUB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            line = self.rfile.read(int(self.headers["content-length"])).decode()
+            if self.headers.get("authorization") != "Bearer t":
+                return self.answer(401, b"")
+            assert done.stdin is not None and done.stdout is not None
+            done.stdin.write(json.dumps(json.loads(line)) + "\n")
+            done.stdin.flush()
+            return self.answer(200, done.stdout.readline().encode()) if "id" in json.loads(line) else self.answer(202)
+
+        def do_GET(self) -> None:
+            self.answer(405)
+
+        do_DELETE = do_GET
+
+        def answer(self, status: int, data: bytes = b"") -> None:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/mcp"
+    server.shutdown()
+    done.kill()
+
+
+async def test_a_server_over_http_is_called_with_its_headers(tmp_path: Path, http_stub: str) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(
+            McpServer("web", url=http_stub, headers=(("authorization", "Bearer t"),)),
+            McpServer("shut", url=http_stub),
+        )
+        assert "web over" in (await servers.call("mcp__web__echo", text="web over HTTP")).text
+        assert "'shut'" in servers.connections[1].state
+
+
+@pytest.mark.skipif(not sandbox_status().blocks_network, reason="no sandbox that blocks the network on this machine")
+async def test_a_server_program_runs_in_the_sandbox(tmp_path: Path, http_stub: str) -> None:
+    outside = Path.home() / ".pointcode-mcp-escape"
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("escape", http_stub))
+        told = (await servers.call("mcp__stub__do")).text
+    escaped = outside.exists()
+    outside.unlink(missing_ok=True)
+    assert json.loads(told) == ["stopped", "done", "stopped"] and not escaped
+
+
+def test_names_fit_what_models_accept() -> None:
+    names = [tool_name("s" * 32, tool) for tool in ("a.b", "a/b", "x" * 200, "x" * 201, "ok")]
+    assert len(set(names)) == 5 and all(len(name) <= 64 for name in names)
+
+
+def test_references_are_put_in_place_and_endless_ones_end() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "tree": {"$ref": "#/$defs/node"},
+            "far": {"$ref": "http://x/y"},
+            "bad": True,
+            "all": {"items": 1},
+        },
+        "required": ["tree", "gone", 3],
+        "$defs": {"node": {"type": "object", "properties": {"child": {"$ref": "#/$defs/node"}}}},
+    }
+    found = simplified(schema)
+    assert "$ref" not in json.dumps(found) and found["required"] == ["tree"]
+    properties = found["properties"]
+    assert isinstance(properties, dict) and properties["far"] == {} and properties["bad"] == {}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "properties", "items", "$ref", "anyOf", "required", "enum", "a"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(json_values)
+def test_any_schema_becomes_an_object(schema: object) -> None:
+    found = simplified(schema)
+    assert found["type"] == "object" and isinstance(found["properties"], dict)
