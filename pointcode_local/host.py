@@ -290,7 +290,7 @@ class AppHost:
     def notices(self) -> Sequence[str]:
         """What the person should know before the first prompt."""
         warning = self.sandbox_warning()
-        return (*self._setup.settings.ignored, *([warning] if warning else []))
+        return (*self._setup.settings.ignored, *self.problems, *([warning] if warning else []))
 
     def attach(self, source: str, text: str) -> None:
         """Add text that goes with the next prompt."""

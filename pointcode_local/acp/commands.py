@@ -41,6 +41,8 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
                 return _block(host.diff(), "diff") or "Nothing was changed."
             case "map":
                 return _block(await host.repo_map()) or "There is nothing to map."
+            case "mcp":
+                return _block(host.servers()) or "There are no MCP servers."
             case "mode":
                 return await _mode(session, argument)
             case "model":

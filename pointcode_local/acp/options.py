@@ -28,6 +28,7 @@ COMMANDS = (
     SlashCommand("redo", "change them again"),
     SlashCommand("diff", "what the assistant has changed in this session"),
     SlashCommand("map", "the definitions of this repository that are used most"),
+    SlashCommand("mcp", "the MCP servers and what they offer"),
     SlashCommand("mode", "show or change how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
     SlashCommand("status", "model, mode, sandbox and context of this session"),

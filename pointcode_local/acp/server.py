@@ -41,6 +41,7 @@ from pointcode_local.acp.adapter import EditorAdapter
 from pointcode_local.acp.editor import Editor
 from pointcode_local.acp.options import mode_of, mode_state
 from pointcode_local.acp.prompts import Block, PromptError, read_prompt
+from pointcode_local.acp.servers import as_settings
 from pointcode_local.acp.session import EditorSession
 from pointcode_local.acp.updates import Translator
 from pointcode_local.frontend import HostError, Hosts
@@ -85,7 +86,7 @@ class EditorAgent:
             agent_capabilities=AgentCapabilities(
                 load_session=True,
                 prompt_capabilities=PromptCapabilities(image=False, audio=False, embedded_context=True),
-                mcp_capabilities=McpCapabilities(http=False, sse=False),
+                mcp_capabilities=McpCapabilities(http=True, sse=False),
                 session_capabilities=SessionCapabilities(
                     list=SessionListCapabilities(),
                     resume=SessionResumeCapabilities(),
@@ -126,16 +127,16 @@ class EditorAgent:
         folder = _folder(cwd)
         translator = Translator(folder)
         adapter = EditorAdapter(self.editor, translator)
+        usable, unsupported = as_settings(servers or ())
         try:
-            host = self._hosts.host(folder, session_id=session_id, adapter=adapter)
+            host = self._hosts.host(folder, session_id=session_id, servers=usable, adapter=adapter)
             session = EditorSession(self.editor, host, folder, translator)
         except HostError as error:
             raise RequestError(NOT_FOUND if session_id else INTERNAL_ERROR, str(error)) from error
         self._sessions[session.id] = session
         adapter.session_id = session.id
-        if servers:
-            names = ", ".join(str(getattr(server, "name", "?")) for server in servers)
-            session.add_notice(f"MCP servers from the editor are not supported yet: {names}")
+        if unsupported:
+            session.add_notice(f"MCP servers on this transport are not supported: {', '.join(unsupported)}")
         session.open()
         # After the answer, which is in line as soon as this request's handler returns.
         asyncio.get_running_loop().call_soon(self._tell_commands, session)

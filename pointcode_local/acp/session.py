@@ -48,8 +48,9 @@ class EditorSession:
         self.id = host.open_session()
         self._agent: AgentLike | None = None
         self._opening: asyncio.Task[AgentLike] | None = None
-        self._news: asyncio.Queue[str | None] = asyncio.Queue()
+        self._news: asyncio.Queue[Progress | None] = asyncio.Queue()
         self._last_progress = ("", -1.0)
+        self._told: set[str] = set()
         self._wanted_mode: Mode | None = None
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[StopReason] | None = None
@@ -89,15 +90,17 @@ class EditorSession:
         if text == progress.text and part < last + PROGRESS_STEP and part < 1.0:
             return
         self._last_progress = (progress.text, part)
-        self._news.put_nowait(f"({progress.text}{f': {part:.0%}' if progress.total else ' …'})\n")
+        self._news.put_nowait(progress)
 
     async def _opened(self) -> AgentLike:
         """The agent; while it opens, the person reads how far that is. Raises HostError."""
         opening = self.open()
         if not opening.done():
             opening.add_done_callback(lambda _: self._news.put_nowait(None))
-            while (text := await self._news.get()) is not None:
-                await self._tell(self._translator.thought(text))
+            while (progress := await self._news.get()) is not None:
+                part = f": {progress.done / progress.total:.0%}" if progress.total else ""
+                self._told.add(progress.text)
+                await self._tell(self._translator.thought(f"({progress.text}{part})\n"))
         await opening
         assert self._agent is not None  # another one than was opened, after a change of the model
         return self._agent
@@ -196,7 +199,8 @@ class EditorSession:
         self._notices.append(text)
 
     def _take_notices(self) -> Sequence[str]:
-        taken, self._notices = self._notices, []
+        """What was not told yet while the model opened."""
+        taken, self._notices = [text for text in self._notices if text not in self._told], []
         return taken
 
     async def _give_title(self, prompt: str) -> None:

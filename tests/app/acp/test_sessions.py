@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from acp.schema import EnvVariable, HttpHeader, HttpMcpServer, McpServerStdio, SseMcpServer
+
+from pointcode_local.acp.servers import as_settings
 from pointcode_local.config import Settings
+from pointcode_local.extensions import parse_servers
 from pointcode_local.frontend import Progress
 from pointcode_local.hosts import ModelPool
 from tests.app.acp.kit import EditorKit, permitting
-from tests.fakes import ScriptedModel, call, say
+from tests.fakes import ScriptedModel, call, calls, say
 
 
 def edited(path: str = "a.txt") -> list[Any]:
@@ -201,7 +207,7 @@ async def test_commands_are_told_and_run_without_the_model(tmp_path: Path):
         await editor.until(lambda: editor.updates("available_commands_update"))
         (told,) = editor.updates("available_commands_update")
         names = [c["name"] for c in told["availableCommands"]]
-        assert names == ["undo", "redo", "diff", "map", "mode", "model", "status", "help"]
+        assert names == ["undo", "redo", "diff", "map", "mcp", "mode", "model", "status", "help"]
         await editor.prompt(session)
         n_requests = len(model.requests)
         for command in (
@@ -270,14 +276,53 @@ async def test_links_and_embedded_files_reach_the_model_and_stay_out_of_the_titl
         assert title["title"].startswith('Look at @"a b.py", @.env and c.py')
 
 
-async def test_servers_that_cannot_be_used_are_named_at_the_first_prompt(tmp_path: Path):
-    async with EditorKit(tmp_path, ScriptedModel(say("a"), say("b"))) as editor:
-        server = {"name": "docs", "command": "docs-server", "args": [], "env": []}
+async def test_tools_of_the_editors_servers_are_offered_and_asked_for(tmp_path: Path):
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    stub = Path(__file__).parents[2] / "tools/mcp_stub.py"
+    server = {"name": "My docs!", "command": sys.executable, "args": [str(stub)], "env": [{"name": "A", "value": "b"}]}
+    model = ScriptedModel(calls(("mcp__My-docs__echo", '{"text": "hi"}')), say("ok"))
+    async with EditorKit(tmp_path, model, answers=permitting()) as editor:
+        assert editor.hello["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": False}
         session = await editor.new(mcpServers=[server])
         await editor.prompt(session)
+        (asked,) = editor.asked
+        assert asked["params"]["toolCall"]["kind"] == "other"
+        assert "hi" in editor.call()["rawOutput"]["text"] and editor.call()["status"] == "completed"
+        await editor.prompt(session, "/mcp")
+        assert "My-docs: running" in editor.said()
+
+
+async def test_servers_that_cannot_be_used_are_named_at_the_first_prompt(tmp_path: Path):
+    async with EditorKit(tmp_path, ScriptedModel(say("a"), say("b"))) as editor:
+        servers = [
+            {"type": "sse", "name": "old", "url": "http://127.0.0.1:9/", "headers": []},
+            {"name": "gone", "command": "/no/such/program", "args": [], "env": []},
+        ]
+        session = await editor.new(mcpServers=servers)
         await editor.prompt(session)
-        (thought,) = editor.updates("agent_thought_chunk")
-        assert "docs" in thought["content"]["text"]
+        thoughts = "".join(u["content"]["text"] for u in editor.updates("agent_thought_chunk"))
+        assert "not supported: old" in thoughts and thoughts.count("'gone'") <= 1
+        n_thoughts = len(editor.updates("agent_thought_chunk"))
+        await editor.prompt(session)
+        assert len(editor.updates("agent_thought_chunk")) == n_thoughts
+
+
+def test_servers_of_an_editor_become_settings():
+    servers = [
+        McpServerStdio(name="a b", command="x", args=["y"], env=[EnvVariable(name="K", value="v")]),
+        HttpMcpServer(type="http", name="a b", url="https://e.org/mcp", headers=[HttpHeader(name="H", value="h")]),
+        McpServerStdio(name="1", command="z", args=[], env=[]),
+        SseMcpServer(type="sse", name="old", url="https://e.org", headers=[]),
+    ]
+    found, unsupported = as_settings(servers)
+    assert found == {
+        "a-b": {"command": "x", "args": ["y"], "env": {"K": "v"}, "network": True},
+        "a-b-2": {"url": "https://e.org/mcp", "headers": {"H": "h"}},
+        "s-1": {"command": "z", "args": [], "env": {}, "network": True},
+    }
+    assert unsupported == ["old"]
+    parsed = parse_servers(found)
+    assert [server.name for server in parsed] == ["a-b", "a-b-2", "s-1"]
 
 
 # ----------------------------------------------------------------------------------------------- models
