@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from . import _native
 from .constrain import GrammarFactory
 from .control import ControlLimits, Prefill
+from .costs import H200_BYTES_PER_S, memory_bytes_per_s, step_bytes
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
@@ -56,7 +58,19 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
         store=store,
         salt=identity.encode(),
         limits=limits,
+        backend=backend,
+        step_bytes=partial(step_bytes, files, kv.geometry),
+        read_bytes_per_s=partial(_read_speed, backend, n_threads),
     )
+
+
+def _read_speed(backend: str, n_threads: int) -> float:
+    """Bytes a second that the backend's memory gives; 0 for a GPU that was never measured."""
+    if backend == "cpu":
+        return memory_bytes_per_s(n_threads)
+    import torch
+
+    return H200_BYTES_PER_S if "H200" in torch.cuda.get_device_name(0) else 0.0
 
 
 _Core = tuple[KvCache, Prefill, Callable[[], _native.StepBackend], ControlLimits]

@@ -72,6 +72,11 @@ class LocalChatModel:
         return self.engine.context_tokens
 
     @property
+    def backend(self) -> str:
+        """What decodes: "megakernel", "torch" or "cpu"."""
+        return self.engine.backend
+
+    @property
     def is_small(self) -> bool:
         """Whether it wants fewer tools and shorter schemas."""
         return self.files.is_small

@@ -20,9 +20,10 @@ import numpy as np
 from . import _native
 from ._native import Notice, RowEnd
 from .errors import BackendError, CapacityError, EngineError
+from .job import Job
 from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
 from .prefix_cache import PrefixCache
-from .types import PrefillProgress, Request
+from .types import LiveRequest, PrefillProgress
 
 _LOG = logging.getLogger(__name__)
 PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
@@ -43,38 +44,6 @@ class Prefill(Protocol):
     ) -> None:
         """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers (it may raise)."""
         ...
-
-
-class Constraint(Protocol):
-    """A request's grammar as the decode service needs it."""
-
-    def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """(mask of the first token or None, ids to ask after while unmasked), (ceil(vocab / 32),) uint32."""
-        ...
-
-
-Outcome = PrefillProgress | EngineError
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request on its way. `cancelled` may be set by any thread; the rest belongs to the control thread."""
-
-    id: int
-    request: Request
-    sampling: _native.SamplingConfig
-    report: Callable[[Outcome], None]  # from the control thread; an error is the job's last report
-    constraint: Constraint | None = None
-    cancelled: bool = False
-    first_masks: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
-    pages: SequencePages | None = None
-    n_done: int = 0
-    n_cached: int = 0
-
-    @property
-    def n_prefill(self) -> int:
-        """Tokens to compute before decoding: the last prompt token is fed by the first step."""
-        return len(self.request.token_ids) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +129,14 @@ class ControlPlane:
     def n_rows(self) -> int:
         """Requests in the batch."""
         return len(self._rows)
+
+    def requests(self) -> list[LiveRequest]:
+        """What is under way, oldest first; a snapshot, from any thread."""
+        with self._lock:
+            waiting = list(self._waiting)
+        rows = [job.live("writing") for job in [*self._rows.values(), *self._ready]]
+        held = [job.live("waiting" if job.pages is None else "reading") for job in waiting]
+        return sorted((*rows, *held), key=lambda request: request.id)
 
     def close(self) -> None:
         """Stops the thread; requests that are under way end with an error."""

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from . import _native
 from .constrain import GrammarState, MaskWorker
-from .control import ControlPlane, Job
+from .control import ControlPlane
 from .errors import ContextOverflow, RequestError
-from .kv_cache import PageCounts
+from .job import Job
+from .kv_cache import PAGE_TOKENS, PageCounts
 from .parts import DEFAULT_OPTIONS, EngineOptions, EngineParts, model_name
 from .prefix_cache import PrefixCache
 from .sampling import check_sampling, native_sampling
 from .streams import StreamHub
-from .types import Request, StreamFinished, TokenEvent
+from .types import LiveRequest, Request, StreamFinished, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class EngineStats:
     error: str | None
     drafted: int = 0
     accepted: int = 0
+    requests: tuple[LiveRequest, ...] = ()
 
 
 class Engine:
@@ -131,7 +133,42 @@ class Engine:
             error=str(self._control.dead) if self._control.dead else None,
             drafted=self._service.drafted,
             accepted=self._service.accepted,
+            requests=self._requests(),
         )
+
+    def _requests(self) -> tuple[LiveRequest, ...]:
+        n_new = self._hub.n_tokens()
+        return tuple(replace(r, new_tokens=n_new.get(r.id, 0)) for r in self._control.requests())
+
+    @property
+    def backend(self) -> str:
+        """What decodes: "megakernel", "torch" or "cpu"; "" for parts put together by hand."""
+        return self._parts.backend
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the CPU backend."""
+        return self._parts.n_threads
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a KV page."""
+        return PAGE_TOKENS
+
+    @property
+    def max_rows(self) -> int:
+        """Requests that are decoded at once."""
+        return self._parts.limits.max_rows
+
+    def step_bytes(self, n_rows: int, context_tokens: int) -> int:
+        """Bytes that a step of `n_rows` rows of this length must read; 0 where that is not known."""
+        count = self._parts.step_bytes
+        return count(max(1, n_rows), context_tokens) if count else 0
+
+    def read_bytes_per_s(self) -> float:
+        """Bytes a second that the memory gives, measured on a CPU (up to a second); 0 where that is not known."""
+        measure = self._parts.read_bytes_per_s
+        return measure() if measure else 0.0
 
     def close(self) -> None:
         """Ends all requests, saves the prefix cache, frees threads and memory. Idempotent."""

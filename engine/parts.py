@@ -48,6 +48,9 @@ class EngineParts:
     store: KvStore | None = None
     salt: bytes = b""
     limits: ControlLimits = ControlLimits()
+    backend: str = ""  # "megakernel", "torch", "cpu"
+    step_bytes: Callable[[int, int], int] | None = None  # (rows, context tokens) to bytes that a step must read
+    read_bytes_per_s: Callable[[], float] | None = None  # measures, or knows, what the memory gives; may take 1 s
 
 
 def model_name(model: str | Path) -> str:

@@ -57,6 +57,11 @@ class TokenStream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def n_tokens(self) -> int:
+        """Tokens handed out so far."""
+        return self._n_tokens
+
     async def next(self) -> TokenEvent:
         """The next event: all tokens that have arrived are one. Raises the EngineError that ended the request early."""
         if self._pending_end:
@@ -110,6 +115,11 @@ class StreamHub:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    def n_tokens(self) -> dict[int, int]:
+        """Tokens that each open stream has given so far; a snapshot, from any thread."""
+        with self._lock:
+            return {number: stream.n_tokens for number, stream in self._streams.items()}
 
     @contextmanager
     def open(self, request: int, n_prompt: int) -> Generator[TokenStream]:

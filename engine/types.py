@@ -106,6 +106,20 @@ class StreamFinished:
 
 TokenEvent = PrefillProgress | TokensDecoded | StreamFinished
 
+RequestState = Literal["waiting", "reading", "writing"]  # in the queue; its prompt is computed; a row of the batch
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """A request that is under way: `done_tokens` of its prompt are in the KV cache, `new_tokens` were decoded."""
+
+    id: int
+    state: RequestState
+    prompt_tokens: int
+    done_tokens: int
+    cached_tokens: int
+    new_tokens: int = 0
+
 
 # --------------------------------------------------------------------------------------------------- chat
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,9 @@ COMMANDS = (
     SlashCommand("mcp", "the MCP servers and what they offer"),
     SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
+    SlashCommand("engine", "what the engine does now: speed, memory, batch"),
     SlashCommand("copy", "copy the last answer to the clipboard"),
-    SlashCommand("theme", "dark or light colours", "[dark|light]"),
+    SlashCommand("theme", "choose the colours", "[name]"),
     SlashCommand("quit", "leave; the session is kept"),
 )
 MODES = ("ask", "accept-edits", "plan", "auto")

@@ -23,7 +23,8 @@ from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_serve
 PROJECT_FILE = Path(".pointcode", "config.toml")
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
-THEMES = ("auto", "dark", "light", "none")
+THEMES = ("auto", "dark", "light", "dark-contrast", "light-contrast", "none")
+KEYS = ("standard", "vi")
 
 
 class ConfigError(Exception):
@@ -45,6 +46,7 @@ class Settings:
     max_turns: int = 200
     temperature: float = -1.0  # below 0: the model's own
     theme: str = "auto"
+    keys: str = "standard"  # of the message field
     small_model: str = "auto"
     repo_map_tokens: int = 1500  # 0: no map
     hooks: tuple[Hook, ...] = ()
@@ -73,6 +75,7 @@ _KEYS = (
     _Key("max_turns", "max_turns", int, needs_trust=False),
     _Key("temperature", "temperature", float, needs_trust=False),
     _Key("theme", "theme", str, THEMES, needs_trust=False),
+    _Key("keys", "keys", str, KEYS, needs_trust=False),
     _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
     _Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
     _Key("permissions.allow", "allow", list),

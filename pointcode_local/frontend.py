@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pointcode_local.complete import SlashCommand
 from pointcode_local.events import AgentEvent, Command, SessionInfo
@@ -36,6 +36,72 @@ class Progress:
     text: str
     done: int = 0
     total: int = 0  # same unit as `done`, e.g. bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found on this machine: `text` for people, `good` False where something is missing."""
+
+    topic: str  # "GPU", "model", "sandbox", …
+    text: str
+    good: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What the person should know before the first start: what was found, and what would be fetched ("" nothing)."""
+
+    findings: tuple[Finding, ...]
+    download: str = ""  # e.g. "qwen2.5-coder-0.5b, 491 MB, licence Apache-2.0"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request inside the engine: `done_tokens` of its prompt are read, `new_tokens` are written."""
+
+    id: int
+    state: Literal["waiting", "reading", "writing"]
+    prompt_tokens: int
+    done_tokens: int
+    cached_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagePool:
+    """Pages of the KV cache: `used` by requests, `cached` for reuse, the rest free."""
+
+    name: str  # "all layers", "full layers", "sliding layers"
+    used: int
+    cached: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """A snapshot of the engine in this process. Counters grow from its start; a difference of two views is a rate."""
+
+    model: str
+    backend: str
+    n_threads: int
+    max_rows: int
+    steps: int  # decode steps
+    busy_s: float  # time inside them
+    prefill_tokens: int
+    prefill_s: float
+    n_finished: int
+    requests: tuple[EngineRequest, ...]
+    pools: tuple[PagePool, ...]
+    page_tokens: int
+    step_bytes: int = 0  # what one step of the present batch must read from memory; 0 not known
+    ceiling_bytes_per_s: float = 0.0  # what the memory gives; 0 not measured
+    drafted_tokens: int = 0  # tried ahead by speculation; 0: none so far
+    accepted_tokens: int = 0
+
+    @property
+    def speed_of_light(self) -> float:
+        """Steps a second that the memory would allow; 0 not known."""
+        return self.ceiling_bytes_per_s / self.step_bytes if self.step_bytes else 0.0
 
 
 OnProgress = Callable[[Progress], None]
@@ -125,6 +191,22 @@ class Host(Protocol):
 
     async def use_model(self, name: str, on_progress: OnProgress) -> AgentLike:
         """Go on with this conversation on another model."""
+        ...
+
+    async def first_look(self) -> FirstLook | None:
+        """What was found here, to be shown before `open`; None when the person has seen it and nothing is fetched."""
+        ...
+
+    def note_first_look_seen(self) -> None:
+        """The person went on from the first look: it is not shown again."""
+        ...
+
+    def engine(self) -> EngineView | None:
+        """The engine at this moment; None when the model runs elsewhere or is not open."""
+        ...
+
+    async def measure_memory(self) -> None:
+        """Find out what the memory gives, for `EngineView.ceiling_bytes_per_s`; once, while nothing runs."""
         ...
 
     async def close(self) -> None:

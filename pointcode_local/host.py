@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +18,18 @@ from pointcode_local.complete import SlashCommand, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
+from pointcode_local.engine_view import EngineWatch
 from pointcode_local.events import AgentEvent, SessionInfo
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import HostError, HostInfo, OnProgress, Progress, ToolAdapter
+from pointcode_local.frontend import (
+    EngineView,
+    FirstLook,
+    HostError,
+    HostInfo,
+    OnProgress,
+    Progress,
+    ToolAdapter,
+)
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
@@ -64,6 +74,7 @@ class AppHost:
         self._history: list[AgentEvent] = []
         self._kit: ToolKit | None = None
         self._map: BackgroundMap | None = None
+        self._watch = EngineWatch()
 
     # ------------------------------------------------------------------------------------------- opening
     async def open(self, on_progress: OnProgress) -> Agent:
@@ -318,6 +329,26 @@ class AppHost:
             await old.aclose()
         self._history = list(self.history())
         return self._new_agent()
+
+    async def first_look(self) -> FirstLook | None:
+        """What to show before the first start."""
+        from pointcode_local.found import first_look
+
+        return await asyncio.to_thread(first_look, self._setup.settings, self._setup.places)
+
+    def note_first_look_seen(self) -> None:
+        """The person went on from it."""
+        from pointcode_local.found import note_seen
+
+        note_seen(self._setup.places)
+
+    def engine(self) -> EngineView | None:
+        """The engine at this moment."""
+        return self._watch.view(self._model)
+
+    async def measure_memory(self) -> None:
+        """Find out what the memory gives."""
+        await self._watch.measure(self._model)
 
     async def close(self) -> None:
         """Stop what still runs, free the model, close the log. Safe to call twice."""

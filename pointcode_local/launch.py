@@ -83,10 +83,18 @@ def run_interactive(options: argparse.Namespace) -> int:
     if options.plain or os.environ.get("TERM") == "dumb":
         from pointcode_local.plain import run_plain
 
-        return run_plain(host, prompt=options.prompt or "", history_path=history_path)
+        return run_plain(
+            host, prompt=options.prompt or "", history_path=history_path, vi_keys=setup.settings.keys == "vi"
+        )
     from pointcode_local.tui import run_tui
 
-    return run_tui(host, prompt=options.prompt or "", history_path=history_path)
+    return run_tui(
+        host,
+        prompt=options.prompt or "",
+        theme=setup.settings.theme,
+        history_path=history_path,
+        vi_keys=setup.settings.keys == "vi",
+    )
 
 
 def run_acp(options: argparse.Namespace) -> int:

@@ -6,28 +6,17 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
-from typing import Protocol
-
-from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
-from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from pointcode_local.complete import (
-    COMMANDS,
     MODE_MEANING,
     MODES,
     PromptHistory,
     commands_help,
-    fuzzy_paths,
-    list_files,
-    mention_at,
     parse_slash,
 )
+from pointcode_local.engine_text import Rates, engine_lines, rates
 from pointcode_local.events import (
     AgentEvent,
     Answer,
@@ -40,137 +29,15 @@ from pointcode_local.events import (
 )
 from pointcode_local.frontend import AgentLike, Host, HostError, Progress
 from pointcode_local.lineprint import LinePrinter
+from pointcode_local.lines import PLAIN_COMMANDS, LineSource, PipedLines, TerminalLines
 from pointcode_local.render import one_line, plain, short_bytes
 from pointcode_local.usershell import note_for_model, run_user_shell
 
-PLAIN_COMMANDS = tuple(command for command in COMMANDS if command.name not in ("theme", "copy"))
 _KEYS = """Keys
   enter sends, alt+enter or a final \\ starts a new line
   up and down walk through earlier messages, ctrl+r searches them, tab completes /commands and @paths
   ctrl+c stops the turn, ctrl+d quits, !command runs a command yourself
 """
-
-
-class LineSource(Protocol):
-    """Where the person's lines come from."""
-
-    async def prompt(self, message: str) -> str | None:
-        """The next message; None at the end of input. Raises KeyboardInterrupt on Ctrl-C."""
-        ...
-
-    async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
-        """An answer to a question; None when there is none to be had. Raises KeyboardInterrupt on Ctrl-C."""
-        ...
-
-
-class PipedLines:
-    """Standard input that is no terminal: one message per line."""
-
-    def __init__(self) -> None:
-        self._held: list[str] = []
-
-    async def prompt(self, message: str) -> str | None:
-        """The next line that is not empty."""
-        while True:
-            line = self._held.pop() if self._held else await asyncio.to_thread(sys.stdin.readline)
-            if not line:
-                return None
-            if line.strip():
-                return line.rstrip("\r\n")
-
-    async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
-        """The next line if it is an answer; any other line stays the next message."""
-        line = await self.prompt(message)
-        if line is not None and accepts(line.strip()):
-            return line.strip()
-        if line is not None:
-            self._held.append(line + "\n")
-        return None
-
-
-class TerminalLines:
-    """A terminal, with editing, history and completion by prompt-toolkit."""
-
-    def __init__(self, host: Host, history: PromptHistory) -> None:
-        self._history = history
-        memory = InMemoryHistory(history.entries)
-        self._session: PromptSession[str] = PromptSession(
-            history=memory, completer=_PlainCompleter(host), complete_while_typing=False, key_bindings=_bindings()
-        )
-        self._answers: PromptSession[str] = PromptSession()
-
-    async def prompt(self, message: str) -> str | None:
-        """One message, which may have several lines."""
-        try:
-            text = await self._session.prompt_async(message)
-        except EOFError:
-            return None
-        self._history.add(text)
-        return text
-
-    async def answer(self, message: str, accepts: Callable[[str], bool]) -> str | None:
-        """Ask until the answer is one; what was typed before the question is dropped."""
-        _drop_typed_ahead()
-        while True:
-            try:
-                text = (await self._answers.prompt_async(message)).strip()
-            except EOFError:
-                return None
-            if accepts(text):
-                return text
-
-
-def _drop_typed_ahead() -> None:
-    try:
-        import termios
-    except ImportError:
-        return
-    with contextlib.suppress(termios.error, OSError, ValueError):
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-def _bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    @bindings.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.document.text_before_cursor.endswith("\\"):
-            buffer.delete_before_cursor(1)
-            buffer.insert_text("\n")
-        else:
-            buffer.validate_and_handle()
-
-    return bindings
-
-
-class _PlainCompleter(Completer):
-    """`/` commands at the start, `@` paths anywhere."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._files: list[str] = []
-        self._read_at = float("-inf")
-
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """For prompt-toolkit."""
-        text = document.text_before_cursor
-        if text.startswith("/") and " " not in text:
-            yield from self._commands(text)
-        elif (query := mention_at(document.current_line_before_cursor)) is not None:
-            if time.monotonic() - self._read_at > 10:
-                self._files, self._read_at = list_files(self._host.info.cwd), time.monotonic()
-            for path in fuzzy_paths(query, self._files):
-                yield Completion(path, start_position=-len(query), display=plain(path))
-
-    def _commands(self, text: str) -> Iterator[Completion]:
-        for command in (*PLAIN_COMMANDS, *self._host.commands()):
-            if command.name.startswith(text[1:]):
-                yield Completion(f"/{command.name}", start_position=-len(text), display_meta=command.summary)
 
 
 class PlainFrontEnd:
@@ -187,6 +54,7 @@ class PlainFrontEnd:
     async def run(self, first_prompt: str) -> int:
         """Until the end of input. Returns the exit code: 1 when no model could be opened."""
         try:
+            await self._look_around()
             self._use(await self._host.open(self._progress))
         except HostError as error:
             self._print.line(f"error: {plain(str(error))}", "red")
@@ -313,6 +181,8 @@ class PlainFrontEnd:
                     self._set_mode(argument)
                 case "model":
                     await self._model(argument)
+                case "engine":
+                    await self._engine()
                 case "theme" | "copy":
                     self._print.line(f"(/{name} is a command of the full screen)", "dim")
                 case _ if self._agent is not None:
@@ -332,6 +202,28 @@ class PlainFrontEnd:
         for session in self._host.sessions()[:20]:
             self._print.line(f"  {session.id}  {one_line(session.title, 60)}")
         self._print.line("(/resume ID goes back to one of them)", "dim")
+
+    async def _engine(self) -> None:
+        await self._host.measure_memory()
+        view = self._host.engine()
+        if view is None:
+            self._print.line("(the model does not run in this process: its server has the figures)", "dim")
+            return
+        for line in engine_lines(view, Rates(), rates(None, view, 0.0), []):
+            meaning = f"  ({line.meaning})" if line.meaning else ""
+            self._print.line(f"  {line.name}: {line.text}{meaning}")
+
+    async def _look_around(self) -> None:
+        """What was found on this machine, the first time; the fetch itself begins by itself and Ctrl-C ends it."""
+        look = await self._host.first_look()
+        if look is None:
+            return
+        self._host.note_first_look_seen()
+        self._print.line("Welcome to pointcode. What was found on this machine:", "bold")
+        for finding in look.findings:
+            self._print.line(f"  {finding.topic}: {one_line(finding.text)}", *(() if finding.good else ("yellow",)))
+        if look.download:
+            self._print.line(f"To be fetched, once: {one_line(look.download)}. ctrl+c leaves.", "bold")
 
     def _set_mode(self, mode: str) -> None:
         for known in MODES:
@@ -371,13 +263,14 @@ def _on_interrupt(stop: Callable[[], None]) -> Generator[None]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-def run_plain(host: Host, *, prompt: str = "", history_path: Path | None = None) -> int:
+def run_plain(host: Host, *, prompt: str = "", history_path: Path | None = None, vi_keys: bool = False) -> int:
     """Run the line mode until the end of input; `prompt` is sent first. Returns the process's exit code."""
-    return asyncio.run(_run(host, prompt, history_path))
+    return asyncio.run(_run(host, prompt, history_path, vi_keys))
 
 
-async def _run(host: Host, prompt: str, history_path: Path | None) -> int:
-    lines: LineSource = TerminalLines(host, PromptHistory(history_path)) if sys.stdin.isatty() else PipedLines()
+async def _run(host: Host, prompt: str, history_path: Path | None, vi_keys: bool) -> int:
+    history = PromptHistory(history_path)
+    lines: LineSource = TerminalLines(host, history, vi_keys=vi_keys) if sys.stdin.isatty() else PipedLines()
     try:
         return await PlainFrontEnd(host, lines, LinePrinter()).run(prompt)
     finally:

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 
 from ..assembly import assemble
+from ..costs import step_bytes
 from ..engine import Engine
-from ..kv_cache import GROUPS, PAGE_TOKENS, KvGeometry
-from ..model_files import ModelFiles, open_model
-from ..models.config import WeightKind
+from ..model_files import open_model
 from ..parts import EngineOptions, model_name
 from ..registry import DEFAULT_MODEL, resolve
 from ..types import Request, StreamFinished, TokensDecoded
@@ -135,22 +134,6 @@ async def _stream(engine: Engine, request: Request) -> tuple[float, float, float
             elif isinstance(event, StreamFinished) and event.error:
                 raise RuntimeError(event.error)
     return begun, first, last
-
-
-def step_bytes(files: ModelFiles, geometry: KvGeometry, batch: int, context_tokens: int) -> int:
-    """Bytes that one step reads: every matrix once (of the experts, those that `batch` uniform tokens use), and KV."""
-    config, total = files.config, 0.0
-    for layer, kind in files.weights.slots():
-        tensor = files.weights.need(layer, kind)
-        size = tensor.matrix_bytes * tensor.count
-        if kind == WeightKind.EMBED:
-            size = 0  # one row per token
-        elif tensor.count > 1:
-            size *= 1 - (1 - config.top_k / config.n_experts) ** batch
-        total += size
-    seen = (context_tokens, min(context_tokens, geometry.window or context_tokens))
-    kv_bytes = sum(geometry.page_bytes(group) // PAGE_TOKENS * seen[group] for group in GROUPS)
-    return int(total) + batch * kv_bytes
 
 
 def memory_read_speed() -> float:

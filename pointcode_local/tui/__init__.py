@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from pathlib import Path
 
 from pointcode_local.frontend import Host
 
 
-def run_tui(host: Host, *, prompt: str = "", theme: str = "auto", history_path: Path | None = None) -> int:
+def run_tui(
+    host: Host, *, prompt: str = "", theme: str = "auto", history_path: Path | None = None, vi_keys: bool = False
+) -> int:
     """Run the full-screen interface until the person quits; `prompt` is sent as the first message.
 
-    `theme` is "auto", "dark" or "light"; `history_path` keeps the prompts between runs. Returns the process's exit
+    `theme` is as in the settings; `history_path` keeps the prompts between runs. Returns the process's exit
     code; the terminal is restored on every way out, SIGTERM and SIGHUP included.
     """
-    return asyncio.run(_run(host, prompt, theme, history_path))
+    if theme == "none":
+        os.environ["NO_COLOR"] = "1"
+    return asyncio.run(_run(host, prompt, theme, history_path, vi_keys))
 
 
-async def _run(host: Host, prompt: str, theme: str, history_path: Path | None) -> int:
+async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, vi_keys: bool) -> int:
     from pointcode_local.tui.app import PointcodeApp
 
-    app = PointcodeApp(host, prompt=prompt, theme=theme, history_path=history_path)
+    app = PointcodeApp(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         with contextlib.suppress(NotImplementedError, ValueError):

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 
 from pointcode_local.complete import MODES, PromptHistory, fuzzy_paths, list_files, parse_slash
-from pointcode_local.events import AgentEvent, Answer, ErrorRaised, PermissionAsked, Prompt, SetMode, ToolFinished
-from pointcode_local.frontend import AgentLike, Host, HostError, Progress
+from pointcode_local.events import AgentEvent, Answer, PermissionAsked, Prompt, SetMode
+from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.tui.commands import CommandRunner, Mode
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, PermissionPanel, QuestionPanel
 from pointcode_local.tui.editor import edit_text
+from pointcode_local.tui.engine_screen import EngineScreen
+from pointcode_local.tui.feed import Feed
+from pointcode_local.tui.firstrun import FirstRun
+from pointcode_local.tui.meter import SAMPLE_S, Meter
+from pointcode_local.tui.opening import Opening
 from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, prefill_text, progress_text
-from pointcode_local.tui.story import NoticeKind, Record, Story
-from pointcode_local.tui.theme import DARK, LIGHT, choose_theme, no_color
+from pointcode_local.tui.story import NoticeKind, Story
+from pointcode_local.tui.theme import THEMES, choose_theme, no_color
 from pointcode_local.tui.transcript import Transcript
+from pointcode_local.tui.turns import Turns
 from pointcode_local.tui.welcome import Welcome
-from pointcode_local.usershell import note_for_model, run_user_shell
 
 FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
 FILES_FRESH_S = 10.0
 PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
 PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
-_log = logging.getLogger(__name__)
 
 
 class PointcodeApp(App[int]):
@@ -63,32 +66,28 @@ class PointcodeApp(App[int]):
         prompt: str = "",
         theme: str = "auto",
         history_path: Path | None = None,
+        vi_keys: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         frame_s: float = FRAME_S,
         animate: bool = True,
     ) -> None:
         super().__init__(ansi_color=True if no_color() else None)
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
+        for known in THEMES.values():
+            self.register_theme(known)
         self.theme = choose_theme(theme)
         self.story = Story()
-        self.agent: AgentLike | None = None
         self._host = host
         self._first_prompt = prompt
         self._clock = clock
-        self._frame_s = frame_s
-        self._history = PromptHistory(history_path)
+        self.wall_clock = wall_clock
         self._commands = CommandRunner(self, host)
-        self._inbox: list[AgentEvent] = []
-        self._mail = asyncio.Event()
-        self._painting = False
+        self._is_live = animate
+        self._feed = Feed(self._draw, frame_s)
+        self._turns = Turns(self._feed, self._take_back)
+        self._meter = Meter(clock)
         self._waiting_prompts: list[str] = []
-        self._turn: asyncio.Task[None] | None = None
-        self._user_shell: asyncio.Task[None] | None = None
-        self._notes: list[str] = []  # for the model, once the turn is over
-        self._n_user_shells = 0
-        self._progress: Progress | None = None
-        self._opening = False
+        self._opening = Opening(self._refresh_now, lambda text: self.note(text, "error"))
         self._quit_asked_at: float | None = None
         self._files: tuple[float, list[str]] = (float("-inf"), [])
         self._panel: AskPanel | None = None
@@ -98,20 +97,16 @@ class PointcodeApp(App[int]):
         self._todo = TodoPanel()
         self._queue = QueueLine()
         self._choices = Choices()
-        self._composer = Composer(self._choices, self._history, host.commands)
+        self._composer = Composer(self._choices, PromptHistory(history_path), host.commands, vi_keys=vi_keys)
         self._composer.cursor_blink = animate
+        self._bottom = Vertical(self._activity, self._todo, self._queue, self._choices, self._composer, id="bottom")
         self._status = StatusLine()
 
     # ----------------------------------------------------------------- set-up
     def compose(self) -> ComposeResult:
         """Conversation above, everything that is about now below."""
         yield self._transcript
-        with Vertical(id="bottom"):
-            yield self._activity
-            yield self._todo
-            yield self._queue
-            yield self._choices
-            yield self._composer
+        yield self._bottom
         yield self._status
 
     async def on_mount(self) -> None:
@@ -120,59 +115,49 @@ class PointcodeApp(App[int]):
         self._welcome.show(self._host.info)
         await self._transcript.show(self.story.records)
         self._refresh_now()
-        self.run_worker(self._paint(), exclusive=False, name="painter")
+        self.run_worker(self._feed.run(), exclusive=False, name="painter")
         self.run_worker(self._open(), name="open")
+        if self._is_live:
+            self.set_interval(SAMPLE_S, self._sample)
+
+    @property
+    def agent(self) -> AgentLike | None:
+        """The agent of the session that is open; None while none is."""
+        return self._turns.agent
+
+    @property
+    def mode(self) -> str:
+        """The permission mode."""
+        return self.story.mode or self._host.info.mode
 
     async def _open(self) -> None:
-        await self._with_progress("Opening the model", self._host.open)
-        if self.agent is None:
+        if (look := await self._host.first_look()) is not None:
+            if not await self.push_screen_wait(FirstRun(look)):
+                self.exit(0)
+                return
+            self._host.note_first_look_seen()
+        agent = await self._opening.run("Opening the model", self._host.open)
+        if agent is None:
             return
+        self.use_agent(agent)
         await self.replay()
         prompts = [self._first_prompt, *self._waiting_prompts]
         self._waiting_prompts.clear()
-        self._queue.set_queue([])
         for prompt in prompts:
             if prompt.strip():
                 self.submit(prompt)
 
     async def open_model(self, name: str) -> None:
         """Go on with another model; raises nothing, a failure becomes a notice."""
-
-        def open_it(on_progress: Callable[[Progress], None]) -> Coroutine[Any, Any, AgentLike]:
-            return self._host.use_model(name, on_progress)
-
-        await self._with_progress(f"Opening {name}", open_it)
-
-    async def _with_progress(
-        self, text: str, open_it: Callable[[Callable[[Progress], None]], Coroutine[Any, Any, AgentLike]]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-
-        def on_progress(progress: Progress) -> None:  # from any thread
-            loop.call_soon_threadsafe(self._show_progress, progress)
-
-        self._opening = True
-        self._show_progress(Progress(text))
-        try:
-            self.use_agent(await open_it(on_progress))
-        except HostError as error:
-            await self.note(str(error), "error")
-        except Exception as error:  # noqa: BLE001  (front-end loop: the screen says what went wrong)
-            _log.exception("opening failed")
-            await self.note(f"{type(error).__name__}: {error}", "error")
-        finally:
-            self._opening = False
-            self._progress = None
-            self._refresh_now()
-
-    def _show_progress(self, progress: Progress) -> None:
-        if self._opening:
-            self._progress = progress
+        agent = await self._opening.run(f"Opening {name}", lambda on_progress: self._host.use_model(name, on_progress))
+        if agent is not None:
+            self.use_agent(agent)
             self._refresh_now()
 
     def use_agent(self, agent: AgentLike) -> None:
         """The agent of the session that is open now."""
-        self.agent = agent
+        self._turns.agent = agent
+        self._look_at_engine()
         self._welcome.show(self._host.info)
 
     async def replay(self) -> None:
@@ -189,32 +174,19 @@ class PointcodeApp(App[int]):
     @property
     def is_busy(self) -> bool:
         """Whether a turn runs."""
-        return self._turn is not None
+        return self._turns.is_busy
 
     @property
     def is_settled(self) -> bool:
         """Whether everything that arrived is on the screen."""
-        return not self._inbox and not self._painting
+        return self._feed.is_settled
 
     def post_event(self, event: AgentEvent) -> None:
         """Take one event; it is drawn with the next frame."""
-        self._inbox.append(event)
-        self._mail.set()
+        self._feed.post(event)
 
-    async def _paint(self) -> None:
-        """Draw what arrived, at most once a frame, and never use more than half of the event loop's time."""
-        while True:
-            await self._mail.wait()
-            self._painting = True
-            self._mail.clear()
-            batch, self._inbox = self._inbox, []
-            started = time.perf_counter()
-            touched = [record for event in batch for record in self.story.apply(event)]
-            await self._draw(touched)
-            self._painting = False
-            await asyncio.sleep(max(self._frame_s, (time.perf_counter() - started) if self._frame_s else 0))
-
-    async def _draw(self, touched: list[Record]) -> None:
+    async def _draw(self, batch: list[AgentEvent]) -> None:
+        touched = [record for event in batch for record in self.story.apply(event)]
         await self._transcript.sync(touched)
         await self._sync_panel()
         self._refresh_now()
@@ -227,58 +199,45 @@ class PointcodeApp(App[int]):
         self._composer.placeholder = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
         self._activity.set_activity(self._activity_text())
         self._todo.set_items(self.story.todo)
-        self._queue.set_queue([*self._waiting_prompts, *self.story.queued])
-        self._status.show(self._host.info, self.story)
+        self._queue.set_queue(self.story.steering, [*self._waiting_prompts, *self.story.queued])
+        self._status.show(self._host.info, self.story, self._meter)
 
     def _activity_text(self) -> str:
-        if self._progress is not None:
-            return progress_text(self._progress)
+        if self._opening.progress is not None:
+            return progress_text(self._opening.progress)
         if self._panel is not None:
             return ""
         if self.story.prefill is not None and self.story.in_turn:
             return f"Reading the prompt  {prefill_text(self.story.prefill)}"
         if self.story.in_turn or self.is_busy:
             return f"{self.story.doing or 'Working'}…"
-        return "Running your command…" if self._user_shell else ""
+        return "Running your command…" if self._turns.in_user_shell else ""
 
-    async def _consume(self, stream: AsyncIterator[AgentEvent]) -> None:
-        try:
-            async for event in stream:
-                self.post_event(event)
-        except Exception as error:  # noqa: BLE001  (front-end loop: whatever fails in a turn, the screen stays)
-            _log.exception("the turn failed")
-            self.post_event(ErrorRaised(f"{type(error).__name__}: {error}"))
-
-    async def _play(self, agent: AgentLike, prompt: str) -> None:
-        await self._consume(agent.run(prompt))
-        self._turn = None
-        if waiting := agent.take_queue():  # after a cancel: back into the editor, nothing is lost
+    def _take_back(self, waiting: list[str]) -> None:
+        """After a stop: messages that waited go back into the editor, nothing is lost."""
+        if waiting:
             self._composer.set_text("\n".join([*waiting, *filter(None, [self._composer.text])]))
-            self.story.queued.clear()
-        for note in self._notes:
-            agent.note(note)
-        self._notes.clear()
-        self._mail.set()
+        self.story.queued.clear()
+        self.story.steering.clear()
 
-    async def _noted(self, stream: AsyncIterator[AgentEvent]) -> AsyncIterator[AgentEvent]:
-        """The same events; the model learns of the command's end, though not in the middle of a turn."""
-        async for event in stream:
-            yield event
-            if isinstance(event, ToolFinished):
-                self._notes.append(note_for_model(event))
-        if self.agent is not None and self._turn is None:
-            for note in self._notes:
-                self.agent.note(note)
-            self._notes.clear()
+    def _look_at_engine(self) -> None:
+        self._meter.look(self._host.engine())
 
-    async def _play_user_shell(self, command: str) -> None:
-        self._n_user_shells += 1
-        stream = run_user_shell(command, self._host.info.cwd, f"user-shell-{self._n_user_shells}")
-        try:
-            await self._consume(self._noted(stream))
-        finally:
-            self._user_shell = None
-            self._mail.set()
+    def _sample(self) -> None:
+        """Now and then while a turn runs: the speed in the status line."""
+        if self.is_busy:
+            self._look_at_engine()
+            self._status.show(self._host.info, self.story, self._meter)
+
+    def show_engine(self) -> None:
+        """The engine screen; what the memory gives is measured the first time, while nothing runs."""
+        self.push_screen(EngineScreen(self._meter, self._look_at_engine, animate=self._is_live))
+        self.run_worker(self._measure(), group="measure")
+
+    async def _measure(self) -> None:
+        await self._host.measure_memory()
+        if isinstance(self.screen, EngineScreen):
+            self.screen.refresh_figures()
 
     # -------------------------------------------------------------- the person
     def submit(self, text: str, *, steer: bool = False) -> None:
@@ -287,7 +246,8 @@ class PointcodeApp(App[int]):
         if (command := parse_slash(text, self._host.commands())) is not None:
             self.run_worker(self._commands.run(*command))
         elif text.startswith("!") and text[1:].strip():
-            self._start_user_shell(text[1:].strip())
+            if not self._turns.start_user_shell(text[1:].strip(), self._host.info.cwd):
+                self.notify("A command of yours is still running; esc stops it.", markup=False)
         else:
             self.send_prompt(text, steer=steer)
 
@@ -295,25 +255,22 @@ class PointcodeApp(App[int]):
         """A message for the model, whatever it begins with."""
         if self.agent is None:
             self._wait_for_model(text)
-        elif self._turn is not None:
+        elif self.is_busy:
+            if steer:
+                self.story.steering.append(text)
             self.agent.send(Prompt(text, steer=steer))
+            self._refresh_now()
         else:
-            self._turn = asyncio.create_task(self._play(self.agent, text))
+            self._turns.start(self.agent, text)
             self._refresh_now()
 
     def _wait_for_model(self, text: str) -> None:
-        if self._opening:
+        if self._opening.is_under_way:
             self._waiting_prompts.append(text)
             self._refresh_now()
         else:
             self._composer.set_text(text)
             self.notify("No model is open. /model opens one, /quit leaves.", severity="warning", markup=False)
-
-    def _start_user_shell(self, command: str) -> None:
-        if self._user_shell is None:
-            self._user_shell = asyncio.create_task(self._play_user_shell(command))
-        else:
-            self.notify("A command of yours is still running; esc stops it.", markup=False)
 
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
         """Enter in the composer."""
@@ -344,12 +301,14 @@ class PointcodeApp(App[int]):
                 else QuestionPanel(ask, self._clock)
             )
             self._panel = kind
-            await self.query_one("#bottom").mount(kind, before=self._choices)
+            await self._bottom.mount(kind, before=self._choices)
+            if self.screen is not self._bottom.screen:
+                self.notify("The model waits for your answer: esc goes back to it.", markup=False)
 
     async def on_answered(self, message: Answered) -> None:
         """The person answered a panel."""
-        if self.agent is not None and self.story.asks.pop(message.call_id, None) is not None:
-            self.agent.send(Answer(message.call_id, message.text))
+        if self.story.asks.pop(message.call_id, None) is not None:
+            self._turns.send(Answer(message.call_id, message.text))
         await self._sync_panel()
         self._refresh_now()
 
@@ -360,10 +319,7 @@ class PointcodeApp(App[int]):
     # ------------------------------------------------------------------ actions
     def action_stop(self) -> None:
         """Escape: stop the turn, or the person's own command."""
-        if self._turn is not None and self.agent is not None:
-            self.agent.cancel()
-        elif self._user_shell is not None:
-            self._user_shell.cancel()
+        self._turns.stop()
 
     async def action_interrupt(self) -> None:
         """Ctrl-C: copy a selection; else stop, or clear the composer; a second one within two seconds quits."""
@@ -385,9 +341,8 @@ class PointcodeApp(App[int]):
     async def action_leave(self) -> None:
         """Stop what runs and leave."""
         self.action_stop()
-        if self._turn is not None:
-            await asyncio.wait({self._turn}, timeout=QUIT_WITHIN_S)
-        self.exit(0 if self.agent is not None or self._opening else 1)
+        await self._turns.wait(QUIT_WITHIN_S)
+        self.exit(0 if self.agent is not None or self._opening.is_under_way else 1)
 
     def set_mode(self, mode: Mode) -> None:
         """Change the permission mode from the next call on."""
@@ -400,8 +355,7 @@ class PointcodeApp(App[int]):
 
     def action_next_mode(self) -> None:
         """Shift-Tab: the next mode in the list."""
-        mode = self.story.mode or self._host.info.mode
-        at = MODES.index(mode) if mode in MODES else -1
+        at = MODES.index(self.mode) if self.mode in MODES else -1
         self.set_mode(MODES[(at + 1) % len(MODES)])
 
     def action_details(self) -> None:
@@ -413,11 +367,13 @@ class PointcodeApp(App[int]):
         self._todo.toggle()
 
     def action_page(self, direction: int) -> None:
-        """Scroll the conversation by a screen."""
+        """Scroll by a screen: the conversation, or what lies over it."""
+        over = self.screen.query(VerticalScroll).first() if self.screen is not self._bottom.screen else None
+        target = over or self._transcript
         if direction < 0:
-            self._transcript.scroll_page_up(animate=False)
+            target.scroll_page_up(animate=False)
         else:
-            self._transcript.scroll_page_down(animate=False)
+            target.scroll_page_down(animate=False)
 
     def action_to_edge(self, direction: int) -> None:
         """Go to the first mounted line, or to the end, which is then followed again."""
@@ -438,6 +394,8 @@ class PointcodeApp(App[int]):
         """Ctrl-D with nothing written quits; a letter typed while a card has the focus goes to the composer."""
         if event.key == "ctrl+d" and not self._composer.text:
             await self.action_leave()
+        elif self.screen is not self._bottom.screen:
+            return
         elif event.is_printable and event.character and self._panel is None and self.focused is not self._composer:
             self._composer.focus()
             self._composer.insert(event.character)

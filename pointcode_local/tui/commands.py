@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal
 
 from pointcode_local.complete import MODE_MEANING, MODES
 from pointcode_local.events import SessionInfo
 from pointcode_local.frontend import Host, HostError
 from pointcode_local.render import one_line, plural, short_seconds
+from pointcode_local.tui.help import HelpScreen
 from pointcode_local.tui.picker import Pick, Picker
 from pointcode_local.tui.story import AnswerRecord
-from pointcode_local.tui.theme import DARK, LIGHT
-from pointcode_local.tui.welcome import help_text
+from pointcode_local.tui.theme import THEMES
 
 if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
@@ -41,7 +40,7 @@ class CommandRunner:
     async def _do(self, name: str, argument: str) -> None:
         match name:
             case "help":
-                await self._app.note(help_text(self._host.commands()))
+                self._app.push_screen(HelpScreen(self._host.commands()))
             case "clear":
                 self._app.use_agent(await self._host.new_session())
                 await self._app.replay()
@@ -61,6 +60,8 @@ class CommandRunner:
                 await self._mode(argument)
             case "model":
                 await self._model(argument)
+            case "engine":
+                self._app.show_engine()
             case "copy":
                 await self._copy()
             case "theme":
@@ -82,12 +83,14 @@ class CommandRunner:
         if not sessions:
             await self._app.note("There are no earlier sessions in this folder.")
             return ""
-        picks = [Pick(s.id, one_line(s.title) or s.id, session_detail(s, time.time())) for s in sessions]
+        picks = [Pick(s.id, one_line(s.title) or s.id, session_detail(s, self._app.wall_clock())) for s in sessions]
         return await self._app.push_screen_wait(Picker("Resume a session", picks))
 
     async def _mode(self, argument: str) -> None:
         if not argument:
-            argument = await self._app.push_screen_wait(Picker("Mode", [Pick(m, m, MODE_MEANING[m]) for m in MODES]))
+            argument = await self._app.push_screen_wait(
+                Picker("Permission mode", [Pick(m, m, MODE_MEANING[m]) for m in MODES], current=self._app.mode)
+            )
         if not argument:
             return
         if argument not in MODES:
@@ -104,7 +107,7 @@ class CommandRunner:
                 return
             current = self._host.info.model
             picks = [Pick(m, m, "in use" if m == current else "") for m in models]
-            name = await self._app.push_screen_wait(Picker("Model", picks))
+            name = await self._app.push_screen_wait(Picker("Model", picks, current=current))
         if name and name != self._host.info.model:
             await self._app.open_model(name)
 
@@ -117,12 +120,30 @@ class CommandRunner:
         self._app.notify(f"{plural(len(answer.text), 'character')} copied", markup=False)
 
     async def _theme(self, argument: str) -> None:
-        if argument not in ("", "dark", "light"):
-            await self._app.note("/theme takes dark or light.", "warning")
+        if argument and argument not in THEMES:
+            await self._app.note(f"There are these themes: {', '.join(THEMES)}.", "warning")
             return
-        is_dark = self._app.current_theme.dark
-        wanted_dark = argument == "dark" if argument else not is_dark
-        self._app.theme = DARK.name if wanted_dark else LIGHT.name
+        before = self._app.theme
+        current = next((name for name, theme in THEMES.items() if theme.name == before), "")
+        chosen = argument
+        if not chosen:
+            picks = [Pick(name, name, _THEME_MEANING[name]) for name in THEMES]
+            picker = Picker("Colours", picks, current=current, on_mark=self._show_theme)
+            chosen = await self._app.push_screen_wait(picker)
+        self._app.theme = THEMES[chosen].name if chosen else before
+        if chosen and chosen != current:
+            await self._app.note(f"Colours: {chosen}. To keep them: pointcode config set theme {chosen}")
+
+    def _show_theme(self, name: str) -> None:
+        self._app.theme = THEMES[name].name
+
+
+_THEME_MEANING = {
+    "dark": "light text on dark",
+    "light": "dark text on light",
+    "dark-contrast": "white on black",
+    "light-contrast": "black on white",
+}
 
 
 def session_detail(session: SessionInfo, now_s: float) -> str:

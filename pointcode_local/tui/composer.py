@@ -13,9 +13,12 @@ from textual.widgets import Static, TextArea
 
 from pointcode_local.complete import PromptHistory, SlashCommand, matching_commands, mention_at
 from pointcode_local.render import plain
+from pointcode_local.tui.vi import ViKeys
 
 LARGE_PASTE_CHARS = 4000
 LARGE_PASTE_LINES = 40
+MAX_FOUND = 8
+SEARCH_TITLE = "earlier messages (type to search, enter takes one, esc goes back)"
 _CHIP = re.compile(r"\[pasted text #(\d+)[^\]]*\]")
 
 
@@ -36,22 +39,24 @@ class Choices(Static):
         self.choices: list[Choice] = []
         self.at = 0
         self.display = False
+        self._title = ""
 
-    def offer(self, choices: list[Choice]) -> None:
-        """Show `choices` (or nothing), the first one marked."""
+    def offer(self, choices: list[Choice], title: str = "") -> None:
+        """Show `choices` under `title` (or nothing), the first one marked."""
         if choices != self.choices:
             self.choices, self.at = choices, 0
-        self.display = bool(choices)
+        self._title = title
+        self.display = bool(choices or title)
         self._draw()
 
     def move(self, by: int) -> None:
         """Move the mark, around the ends."""
-        self.at = (self.at + by) % len(self.choices)
+        self.at = (self.at + by) % max(1, len(self.choices))
         self._draw()
 
     def _draw(self) -> None:
         width = max((len(choice.label) for choice in self.choices), default=0)
-        lines: list[Content] = []
+        lines = [Content.assemble((self._title, "$foreground 60%"))] if self._title else []
         for n, choice in enumerate(self.choices):
             mark, style = ("› ", "bold $primary") if n == self.at else ("  ", "")
             label = choice.label.ljust(width) if choice.detail else choice.label
@@ -78,9 +83,16 @@ class Composer(TextArea):
             self.query = query
 
     def __init__(
-        self, choices: Choices, history: PromptHistory, own_commands: Callable[[], Sequence[SlashCommand]] = tuple
+        self,
+        choices: Choices,
+        history: PromptHistory,
+        own_commands: Callable[[], Sequence[SlashCommand]] = tuple,
+        *,
+        vi_keys: bool = False,
     ) -> None:
         super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
+        self._vi = ViKeys(self, self._arrow) if vi_keys else None
+        self._show_vi_mode()
         self.highlight_cursor_line = False
         self._choices = choices
         self._history = history
@@ -133,13 +145,30 @@ class Composer(TextArea):
 
     # ------------------------------------------------------------------ keys
     async def _on_key(self, event: events.Key) -> None:
-        if self._handle_key(event.key):
+        in_list = self._choices.display and self._handle_choice_key(event.key)
+        if in_list or self._handle_vi(event) or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
 
+    def _handle_vi(self, event: events.Key) -> bool:
+        if self._vi is None:
+            return False
+        handled = self._vi.handle(event.key, event.character)
+        self._show_vi_mode()
+        return handled
+
+    def _show_vi_mode(self) -> None:
+        self.border_subtitle = self._vi.mode if self._vi else ""
+
+    def _arrow(self, key: str) -> None:
+        if self._handle_key(key):
+            return
+        if key == "up":
+            self.action_cursor_up()
+        else:
+            self.action_cursor_down()
+
     def _handle_key(self, key: str) -> bool:
-        if self._choices.display and self._handle_choice_key(key):
-            return True
         match key:
             case "enter":
                 self._enter()
@@ -184,14 +213,22 @@ class Composer(TextArea):
             case "enter":
                 return self._accept_or_pass()
             case "escape":
-                self._search = None
-                self._choices.offer([])
+                self._leave_search()
             case _:
                 return False
         return True
 
+    def _leave_search(self) -> None:
+        """Escape: close the list; after a search the field holds what it held before."""
+        before, self._search = self._search, None
+        if before is not None:
+            self.set_text(before)
+        self._choices.offer([])
+
     def _accept_or_pass(self) -> bool:
         """Enter takes the marked choice, unless the text is that choice already."""
+        if not self._choices.choices:
+            return True
         chosen = self._choices.choices[self._choices.at].insert
         if self._search is None and self.text.strip() == chosen.strip():
             return False
@@ -199,6 +236,8 @@ class Composer(TextArea):
         return True
 
     def _accept(self) -> None:
+        if not self._choices.choices:
+            return
         chosen = self._choices.choices[self._choices.at].insert
         if self._search is not None or self.text.startswith("/"):
             self._search = None
@@ -230,10 +269,9 @@ class Composer(TextArea):
         self._offer_history()
 
     def _offer_history(self) -> None:
-        found = self._history.search(self.text)[:8]
-        self._choices.offer([Choice(entry, plain(entry.split("\n")[0])[:70]) for entry in found])
-        if not found:
-            self._search = None
+        found = self._history.search(self.text)[:MAX_FOUND]
+        title = SEARCH_TITLE if found else f"{SEARCH_TITLE}: none contains this"
+        self._choices.offer([Choice(entry, plain(entry.split("\n")[0])[:70]) for entry in found], title)
 
     def on_text_area_changed(self) -> None:
         """Offer what fits the text before the cursor."""

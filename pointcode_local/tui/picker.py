@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -13,7 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from pointcode_local.render import one_line
+from pointcode_local.render import clip, one_line
+
+_HINT = "type to narrow, enter takes, esc leaves"
+_FRAME_CELLS = 5  # border, padding, scroll bar
+_NARROW_BELOW = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +45,30 @@ class Picker(ModalScreen[str]):
         width: 80; max-width: 96%; height: auto; max-height: 80%;
         border: round $primary 70%; background: $background; padding: 0 1;
     }
-    Picker Input { border: none; height: 1; padding: 0; margin: 0 0 1 0; background: $background; }
+    Picker Input, Picker Input:focus {
+        border: none; height: 1; padding: 0; margin: 0 0 1 0; background: $background;
+    }
     Picker OptionList { border: none; background: $background; height: auto; max-height: 20; padding: 0; }
     Picker Static { height: auto; }
     """
 
-    def __init__(self, title: str, picks: list[Pick]) -> None:
+    def __init__(
+        self, title: str, picks: list[Pick], *, current: str = "", on_mark: Callable[[str], None] | None = None
+    ) -> None:
+        """`current` is marked at first; `on_mark` hears of every other mark, to show what it would mean."""
         super().__init__()
         self._title = title
         self._picks = picks
+        self._current = current
+        self._on_mark = on_mark
+        self._found = picks
         self._list = OptionList(markup=False)
 
     def compose(self) -> ComposeResult:
         """Title, filter, list."""
         with Vertical():
-            yield Static(Content.assemble((self._title, "bold")), markup=False)
-            yield Input(placeholder="type to narrow the list", select_on_focus=False)
+            yield Static(Content.assemble((self._title, "bold $primary")), markup=False)
+            yield Input(placeholder=_HINT, select_on_focus=False)
             yield self._list
 
     def on_mount(self) -> None:
@@ -66,15 +80,31 @@ class Picker(ModalScreen[str]):
         lowered = needle.lower()
         found = [pick for pick in self._picks if lowered in f"{pick.label} {pick.detail}".lower()]
         self._list.clear_options()
-        self._list.add_options(
-            Option(
-                Content.assemble(one_line(pick.label, 60), (f"  {one_line(pick.detail)}", "$foreground 60%")),
-                id=f"p{n}",
-            )
-            for n, pick in enumerate(found)
-        )
+        self._list.add_options(Option(self._line(pick), id=f"p{n}") for n, pick in enumerate(found))
         self._found = found
-        self._list.highlighted = 0 if found else None
+        at = next((n for n, pick in enumerate(found) if pick.value == self._current), 0)
+        self._list.highlighted = at if found else None
+
+    def _line(self, pick: Pick) -> Content:
+        """Label and detail on one line; on a narrow screen the detail has its own."""
+        room = min(80, self.app.size.width * 96 // 100) - _FRAME_CELLS
+        detail = one_line(pick.detail, room)
+        if room < _NARROW_BELOW:
+            below = f"\n  {clip(detail, room - 2)}" if detail else ""
+            return Content.assemble(one_line(pick.label, room), (below, "$foreground 60%"))
+        label = one_line(pick.label, max(10, room - cell_len(detail) - 2))
+        return Content.assemble(label, (f"  {detail}" if detail else "", "$foreground 60%"))
+
+    def on_resize(self) -> None:
+        """Another width, other lines; the mark stays where it was."""
+        at = self._list.highlighted
+        self._fill(self.query_one(Input).value)
+        self._list.highlighted = at
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Show what the marked one would mean."""
+        if self._on_mark is not None and event.option_index < len(self._found):
+            self._on_mark(self._found[event.option_index].value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrow."""

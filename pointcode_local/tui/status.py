@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
 
+from pointcode_local.engine_text import acceptance, sparkline
 from pointcode_local.events import PrefillChanged, UsageChanged
 from pointcode_local.frontend import HostInfo, Progress
 from pointcode_local.render import one_line, short_bytes, short_count, short_seconds
+from pointcode_local.tui.meter import Meter
 from pointcode_local.tui.story import Story
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_CELLS = 16
+_JOINT = " · "
+_SIDES_GAP = 2  # cells between the left and the right part
 MIN_TIMED_TOKENS = 8  # the speed of a shorter reply is noise
 
 
@@ -137,59 +143,71 @@ class TodoPanel(Static):
 
 
 class QueueLine(Static):
-    """Messages that wait for the end of the turn."""
+    """Messages that wait: for the model's next step, or for the end of the turn."""
 
     def __init__(self) -> None:
         super().__init__("", id="queue", markup=False)
         self.display = False
 
-    def set_queue(self, queued: list[str]) -> None:
-        """One line each."""
-        self.display = bool(queued)
+    def set_queue(self, steering: list[str], queued: list[str]) -> None:
+        """One line each, in the order in which they will be read."""
+        self.display = bool(steering or queued)
+        rows = [*(("next step", text) for text in steering), *(("queued", text) for text in queued)]
         self.update(
             Content("\n").join(
-                Content.assemble(("queued  ", "$foreground 60%"), one_line(text, 300)) for text in queued
+                Content.assemble((f"{when}  ", "$foreground 60%"), one_line(text, 300)) for when, text in rows
             )
         )
 
 
-def status_parts(info: HostInfo, story: Story, n_shown: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Left and right parts of the status line as (text, style), the most important first on each side.
+@dataclass(frozen=True, slots=True)
+class StatusPart:
+    """A piece of the status line; of those that do not all fit, the lower `rank` stays."""
 
-    `n_shown` 0 shows the fewest parts, larger numbers show more.
-    """
+    text: str
+    style: str
+    rank: int
+    on_right: bool = False
+
+
+def status_parts(info: HostInfo, story: Story, meter: Meter) -> list[StatusPart]:
+    """Mode, model and sandbox on the left; context and speed on the right; in the order in which they stand."""
     usage = story.usage
     mode = story.mode or info.mode
-    sandbox = "no sandbox" if info.sandbox == "none" else info.sandbox
-    left = [
-        (one_line(mode), "$accent" if mode == "auto" else ""),
-        (one_line(info.model.rpartition("/")[2] or info.model), ""),
+    sandbox = "no sandbox" if info.sandbox == "none" else f"sandbox {info.sandbox}" if info.sandbox else ""
+    parts = [
+        StatusPart(f"mode {one_line(mode)}", "$accent" if mode == "auto" else "", 0),
+        StatusPart(one_line(info.model.rpartition("/")[2] or info.model), "", 2),
     ]
     if sandbox:
-        left.append((one_line(sandbox), "$warning" if info.sandbox == "none" else "$foreground 60%"))
+        parts.append(StatusPart(one_line(sandbox), "$warning" if info.sandbox == "none" else _FAINT, 4))
     limit = info.context_limit or (usage.context_limit if usage else 0)
-    right = (
-        [(f"context {100 * story.context_tokens // limit}%", _context_style(story.context_tokens / limit))]
-        if limit
-        else []
-    )
-    if usage is not None:
-        right += _usage_parts(usage)
-    return left[: 1 + n_shown], right[: 1 + n_shown]
+    if limit:
+        share = story.context_tokens / limit
+        parts.append(StatusPart(f"context {100 * share:.0f}%", _context_style(share), 1, on_right=True))
+    return parts + _speed_parts(usage, meter)
+
+
+_FAINT = "$foreground 60%"
 
 
 def _context_style(part: float) -> str:
-    return "bold $error" if part > 0.9 else "$warning" if part > 0.75 else "$foreground 60%"
+    return "bold $error" if part > 0.9 else "$warning" if part > 0.75 else _FAINT
 
 
-def _usage_parts(usage: UsageChanged) -> list[tuple[str, str]]:
-    cached = 100 * usage.cached_tokens // max(1, usage.prompt_tokens)
-    speed = f"{usage.tokens_per_second:.0f} tok/s"
-    return [
-        *([(speed, "$foreground 60%")] if usage.completion_tokens >= MIN_TIMED_TOKENS else []),
-        (f"first token {short_seconds(usage.time_to_first_token_s)}", "$foreground 60%"),
-        (f"cache {cached}%", "$foreground 60%"),
-    ]
+def _speed_parts(usage: UsageChanged | None, meter: Meter) -> list[StatusPart]:
+    """Speed (now, else that of the last reply), first token, cache hits, guessed tokens."""
+    parts: list[tuple[str, int]] = []
+    if meter.is_live:
+        parts.append((f"{meter.now.tokens_per_s:.0f} tok/s {sparkline(meter.speeds)}", 3))
+    elif usage is not None and usage.completion_tokens >= MIN_TIMED_TOKENS:
+        parts.append((f"{usage.tokens_per_second:.0f} tok/s {sparkline(meter.speeds)}".rstrip(), 3))
+    if usage is not None:
+        cached = 100 * usage.cached_tokens // max(1, usage.prompt_tokens)
+        parts += [(f"first token {short_seconds(usage.time_to_first_token_s)}", 5), (f"cache {cached}%", 6)]
+    if meter.view is not None and (rate := acceptance(meter.view)):
+        parts.append((f"guessed {rate}", 7))
+    return [StatusPart(text, _FAINT, rank, on_right=True) for text, rank in parts]
 
 
 class StatusLine(Static):
@@ -197,11 +215,11 @@ class StatusLine(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="status", markup=False)
-        self._shown: tuple[HostInfo, Story] | None = None
+        self._shown: tuple[HostInfo, Story, Meter] | None = None
 
-    def show(self, info: HostInfo, story: Story) -> None:
+    def show(self, info: HostInfo, story: Story, meter: Meter) -> None:
         """Draw from the present state."""
-        self._shown = (info, story)
+        self._shown = (info, story, meter)
         self._draw()
 
     def on_resize(self) -> None:
@@ -212,15 +230,22 @@ class StatusLine(Static):
         width = self.content_size.width
         if self._shown is None or width <= 0:
             return
-        info, story = self._shown
-        for n_shown in range(4, -1, -1):
-            left, right = (_joined(side) for side in status_parts(info, story, n_shown))
-            gap = width - left.cell_length - right.cell_length
-            if gap >= 2:
-                self.update(Content.assemble(left, " " * gap, right))
-                return
-        self.update(Content(one_line(story.mode or info.mode, width)))
+        parts = _that_fit(status_parts(*self._shown), width)
+        left, right = (_joined([part for part in parts if part.on_right == side]) for side in (False, True))
+        self.update(Content.assemble(left, " " * max(0, width - left.cell_length - right.cell_length), right))
 
 
-def _joined(parts: list[tuple[str, str]]) -> Content:
-    return Content(" · ").join(Content.assemble(part) for part in parts)
+def _that_fit(parts: list[StatusPart], width: int) -> list[StatusPart]:
+    """The parts of the lowest ranks that fit; the first always stays."""
+    fitting: list[StatusPart] = []
+    used = _SIDES_GAP
+    for part in sorted(parts, key=lambda part: part.rank):
+        used += len(_JOINT) + cell_len(part.text)
+        if used > width + len(_JOINT) and fitting:
+            break
+        fitting.append(part)
+    return [part for part in parts if part in fitting]
+
+
+def _joined(parts: list[StatusPart]) -> Content:
+    return Content(_JOINT).join(Content.assemble((part.text, part.style)) for part in parts)

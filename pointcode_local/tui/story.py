@@ -115,6 +115,7 @@ class Story:
         self.records: list[Record] = []
         self.asks: dict[str, Ask] = {}
         self.queued: list[str] = []
+        self.steering: list[str] = []  # sent into the running turn, not yet read by the model
         self.todo: tuple[tuple[str, str], ...] = ()
         self.usage: UsageChanged | None = None
         self.prefill: PrefillChanged | None = None
@@ -173,6 +174,7 @@ class Story:
             case TurnStarted(prompt=prompt):
                 return self._turn_started(prompt)
             case Steered(prompt=prompt):
+                self._no_longer_waits(prompt)
                 return [*self._close_text(), self._add(UserRecord(prompt, steered=True))]
             case PromptQueued(prompt=prompt):
                 self.queued.append(prompt)
@@ -292,9 +294,13 @@ class Story:
 
     def _turn_started(self, prompt: str) -> list[Record]:
         self.in_turn, self.doing, self.prefill = True, "Starting", None
-        if prompt in self.queued:
-            self.queued.remove(prompt)
+        self._no_longer_waits(prompt)
         return [*self._close_text(), self._add(UserRecord(prompt))]
+
+    def _no_longer_waits(self, prompt: str) -> None:
+        waiting = self.steering if prompt in self.steering else self.queued
+        if prompt in waiting:
+            waiting.remove(prompt)
 
     def _turn_finished(self, event: TurnFinished) -> list[Record]:
         self.in_turn, self.doing, self.prefill = False, "", None

@@ -1,4 +1,4 @@
-"""Our two colour themes and the choice between them. Without colours (NO_COLOR) the terminal's own are used."""
+"""Our colour themes and the choice between them. Without colours (NO_COLOR) the terminal's own are used."""
 
 from __future__ import annotations
 
@@ -53,6 +53,40 @@ LIGHT = Theme(
         "scrollbar-background-active": "#fbfaf8",
     },
 )
+DARK_CONTRAST = Theme(
+    name="pointcode-dark-contrast",
+    primary="#9fd0ff",
+    secondary="#e0b0ff",
+    accent="#ffd75f",
+    warning="#ffd75f",
+    error="#ff8a80",
+    success="#7dff8a",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#101010",
+    panel="#1c1c1c",
+    dark=True,
+)
+LIGHT_CONTRAST = Theme(
+    name="pointcode-light-contrast",
+    primary="#003a8c",
+    secondary="#4b0082",
+    accent="#6b3f00",
+    warning="#6b3f00",
+    error="#9b0000",
+    success="#005a00",
+    foreground="#000000",
+    background="#ffffff",
+    surface="#f2f2f2",
+    panel="#e4e4e4",
+    dark=False,
+)
+THEMES = {
+    "dark": DARK,
+    "light": LIGHT,
+    "dark-contrast": DARK_CONTRAST,
+    "light-contrast": LIGHT_CONTRAST,
+}
 
 
 def no_color() -> bool:
@@ -61,7 +95,7 @@ def no_color() -> bool:
 
 
 def choose_theme(wanted: str = "auto") -> str:
-    """The name of the theme to start with; `wanted` is "auto", "dark" or "light".
+    """The Textual name of the theme to start with; `wanted` is "auto" or a key of THEMES.
 
     "auto" reads COLORFGBG, which many terminals set to "foreground;background" as ANSI colour numbers.
     """
@@ -70,4 +104,4 @@ def choose_theme(wanted: str = "auto") -> str:
     if wanted == "auto":
         background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
         wanted = "light" if background in ("7", "15") else "dark"
-    return LIGHT.name if wanted == "light" else DARK.name
+    return THEMES.get(wanted, DARK).name

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual.content import Content
 from textual.widgets import Static
 
-from pointcode_local.complete import COMMANDS, MODE_MEANING, SlashCommand, commands_help
+from pointcode_local.complete import MODE_MEANING
 from pointcode_local.frontend import HostInfo
 from pointcode_local.render import one_line
 
-KEYS = (
-    ("enter", "send; while a turn runs: queue"),
-    ("ctrl+s", "send into the running turn"),
-    ("shift+enter, ctrl+j, \\ enter", "new line"),
-    ("esc", "stop the turn"),
-    ("ctrl+c twice, ctrl+d", "quit"),
-    ("shift+tab", "next permission mode"),
-    ("@", "name a file"),
-    ("!command", "run a command yourself"),
-    ("up, down", "earlier messages"),
-    ("ctrl+r", "search earlier messages"),
-    ("ctrl+g", "write in your editor"),
-    ("ctrl+o", "unfold everything, fold again"),
-    ("ctrl+t", "all steps of the plan"),
-    ("page up, page down", "scroll; ctrl+end goes to the end"),
-)
 NARROW_BELOW = 60  # cells
 _EXAMPLES = (
     "Explain how this project is laid out",
@@ -87,10 +69,3 @@ def _where(info: HostInfo) -> str:
 
 def _row(name: str, value: str) -> Content:
     return Content.assemble((f"{name}  ".rjust(10), "$foreground 60%"), value)
-
-
-def help_text(own: Sequence[SlashCommand] = ()) -> str:
-    """Keys and commands, as plain text; `own` are those that the person and the project wrote."""
-    width = max(len(keys) for keys, _ in KEYS)
-    keys = "\n".join(f"  {key:<{width}}  {what}" for key, what in KEYS)
-    return f"Keys\n{keys}\n{commands_help((*COMMANDS, *own), width)}"

@@ -23,7 +23,15 @@ from pointcode_local.events import (
     TurnFinished,
     TurnStarted,
 )
-from pointcode_local.frontend import AgentLike, HostError, HostInfo, OnProgress, Progress
+from pointcode_local.frontend import (
+    AgentLike,
+    EngineView,
+    FirstLook,
+    HostError,
+    HostInfo,
+    OnProgress,
+    Progress,
+)
 
 WAIT = object()  # in a script: play on only after `release()` or a cancel
 
@@ -131,6 +139,10 @@ class ScriptedHost:
     closed: int = 0
     opened_sessions: list[str] = field(default_factory=list)
     own_commands: dict[str, str] = field(default_factory=dict)
+    look: FirstLook | None = None
+    look_seen: int = 0
+    engine_views: list[EngineView] = field(default_factory=list)  # one a look; the last one stays
+    measured: int = 0
 
     @property
     def info(self) -> HostInfo:
@@ -187,6 +199,18 @@ class ScriptedHost:
 
     async def use_model(self, name: str, on_progress: OnProgress) -> AgentLike:
         raise HostError(f"There is no model {name}.")
+
+    async def first_look(self) -> FirstLook | None:
+        return self.look
+
+    def note_first_look_seen(self) -> None:
+        self.look_seen += 1
+
+    def engine(self) -> EngineView | None:
+        return self.engine_views.pop(0) if len(self.engine_views) > 1 else next(iter(self.engine_views), None)
+
+    async def measure_memory(self) -> None:
+        self.measured += 1
 
     async def close(self) -> None:
         self.closed += 1

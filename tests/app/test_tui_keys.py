@@ -354,7 +354,7 @@ async def test_shift_tab_goes_through_the_modes() -> None:
         await pilot.press("shift+tab", "shift+tab")
         await settle(app, pilot)
         assert agent_of(app).sent == [SetMode("accept-edits"), SetMode("plan")]
-        assert screen_text(app).splitlines()[-1].lstrip().startswith("plan")
+        assert screen_text(app).splitlines()[-1].lstrip().startswith("mode plan")
 
 
 # ---------------------------------------------------------------------------------------------------- commands
@@ -379,7 +379,7 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/theme light")
         await settle(app, pilot)
         assert app.theme == LIGHT.name
-        app.submit("/theme")
+        app.submit("/theme dark")
         await settle(app, pilot)
         assert app.theme == DARK.name
         app.submit("/mode plan")
@@ -391,6 +391,7 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/help")
         await settle(app, pilot)
         assert "/resume" in screen_text(app)
+        await pilot.press("escape")
         told_by = {
             "/redo": "Changed src/app.py again.",
             "/diff": "+++ b/src",

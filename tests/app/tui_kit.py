@@ -1,21 +1,25 @@
-"""Driving the full-screen app in tests: a hand-moved clock, settling without waiting, screens as text and SVG."""
+"""Driving the full-screen app in tests: a hand-moved clock, settling without waiting, screens as text and styles."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import textual
+from rich.color import Color
+from rich.style import Style
 from textual.pilot import Pilot
 
 from pointcode_local.tui.app import PointcodeApp
+from pointcode_local.tui.theme import DARK, LIGHT
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "POINTCODE_UPDATE_SNAPSHOTS"
+WIDTHS = (40, 80, 160)
 
 
 class Clock:
@@ -76,27 +80,107 @@ def screen_text(app: PointcodeApp) -> str:
     return "\n".join(screen_lines(app))
 
 
-def _svg(app: PointcodeApp) -> str:
-    svg = app.export_screenshot(title="pointcode")
-    svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"terminal-\d+-", "t-", svg)
-    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+Cell = tuple[str, str]  # a character and its style
 
 
-def check_snapshot(app: PointcodeApp, name: str) -> None:
-    """Compare the screen with tests/app/snapshots/NAME.txt, and with NAME.svg where Textual's version is the same.
+def screen_cells(app: PointcodeApp) -> list[list[Cell]]:
+    """The visible screen, one list per row."""
+    strips = app.screen._compositor.render_strips(app.size)
+    return [[(c, _style_name(segment.style)) for segment in strip for c in segment.text] for strip in strips]
 
-    POINTCODE_UPDATE_SNAPSHOTS=1 writes both anew; look at the SVG before committing it.
+
+def _style_name(style: Style | None) -> str:
+    if style is None:
+        return ""
+
+    def color(value: Color | None) -> str:
+        return "-" if value is None else value.triplet.hex if value.triplet else value.name
+
+    flags = [name for name in ("bold", "italic", "underline", "reverse", "dim", "strike") if getattr(style, name)]
+    return " ".join([color(style.color), "on", color(style.bgcolor), *flags])
+
+
+async def dump_screens(app: PointcodeApp, pilot: Pilot[Any], heights: tuple[int, int, int]) -> str:
+    """The screen at 40, 80 and 160 columns, dark and light: text, then a letter for each character's style."""
+    pages: list[str] = []
+    letters: dict[tuple[str, str], str] = {}
+    for width, height in zip(WIDTHS, heights, strict=True):
+        await pilot.resize_terminal(width, height)
+        looks: list[list[list[Cell]]] = []
+        for theme in (DARK, LIGHT):
+            app.theme = theme.name
+            await settle(app, pilot)
+            looks.append(screen_cells(app))
+        dark, light = looks
+        text = ["".join(c for c, _ in row).rstrip() for row in dark]
+        assert text == ["".join(c for c, _ in row).rstrip() for row in light]
+        pages += [f"{'=' * width} {width} columns", *text, "-" * width]
+        for row, other in zip(dark, light, strict=True):
+            pairs = [(a, b) for (_, a), (_, b) in zip(row, other, strict=True)]
+            pages.append(_run_lengths([letters.setdefault(pair, chr(0x61 + len(letters))) for pair in pairs]))
+    pages.append("styles: dark | light")
+    pages += [f"{letter} {dark} | {light}" for (dark, light), letter in letters.items()]
+    return "\n".join(pages) + "\n"
+
+
+def _texts(rows: list[list[Cell]]) -> list[str]:
+    return ["".join(c for c, _ in row).rstrip() for row in rows]
+
+
+async def _at_rest(app: PointcodeApp, pilot: Pilot[Any]) -> list[list[Cell]]:
+    """The screen once it no longer changes: a new size is passed on from widget to widget."""
+    before: list[list[Cell]] = []
+    while True:
+        await settle(app, pilot)
+        now = screen_cells(app)
+        if now == before:
+            return now
+        before = now
+
+
+def _run_lengths(letters: list[str]) -> str:
+    """`3a1b` for `aaab`."""
+    return "".join(f"{len(list(group))}{letter}" for letter, group in groupby(letters))
+
+
+async def check_screens(
+    app: PointcodeApp, pilot: Pilot[Any], name: str, heights: tuple[int, int, int] = (24, 24, 24)
+) -> None:
+    """Compare with tests/app/snapshots/NAME.txt; the styles only where Textual is the version of the snapshot.
+
+    POINTCODE_UPDATE_SNAPSHOTS=1 writes the file anew, POINTCODE_SVG_DIR=FOLDER also puts SVGs there to look at.
     """
-    text_path, svg_path = SNAPSHOTS / f"{name}.txt", SNAPSHOTS / f"{name}.svg"
-    stamp = f"<!-- textual {textual.__version__} -->\n"
-    text, svg = screen_text(app) + "\n", stamp + _svg(app)
+    path = SNAPSHOTS / f"{name}.txt"
+    shown = f"textual {textual.__version__}\n" + await dump_screens(app, pilot, heights)
     if os.environ.get(UPDATE):
-        SNAPSHOTS.mkdir(exist_ok=True)
-        text_path.write_text(text, encoding="utf-8")
-        svg_path.write_text(svg, encoding="utf-8")
+        path.write_text(shown, encoding="utf-8")
+        await _save_svgs(app, pilot, name, heights)
         return
-    assert text == text_path.read_text(encoding="utf-8")
-    kept = svg_path.read_text(encoding="utf-8")
-    if kept.startswith(stamp):
-        assert svg == kept
+    kept = path.read_text(encoding="utf-8")
+    assert _text_part(shown) == _text_part(kept)
+    if kept.splitlines()[0] == shown.splitlines()[0]:
+        assert shown == kept
+
+
+def _text_part(dump: str) -> list[str]:
+    """The lines of text of a dump, without its style grids."""
+    lines: list[str] = []
+    in_text = False
+    for line in dump.splitlines()[1:]:
+        in_text = line.startswith("=" * 40) or (in_text and not line.startswith("-" * 40))
+        if in_text:
+            lines.append(line)
+    return lines
+
+
+async def _save_svgs(app: PointcodeApp, pilot: Pilot[Any], name: str, heights: tuple[int, int, int]) -> None:
+    folder = os.environ.get("POINTCODE_SVG_DIR")
+    if not folder:
+        return
+    for width, height in zip(WIDTHS, heights, strict=True):
+        await pilot.resize_terminal(width, height)
+        for label, theme in (("dark", DARK), ("light", LIGHT)):
+            app.theme = theme.name
+            await _at_rest(app, pilot)
+            svg = app.export_screenshot(title="pointcode")
+            (Path(folder) / f"{name}-{width}-{label}.svg").write_text(svg, encoding="utf-8")

@@ -8,6 +8,7 @@ from pointcode_local.events import (
     PermissionAsked,
     PrefillChanged,
     ReasoningDelta,
+    SessionInfo,
     TextDelta,
     TodoChanged,
     ToolCallDelta,
@@ -16,6 +17,7 @@ from pointcode_local.events import (
     ToolStarted,
     UsageChanged,
 )
+from pointcode_local.frontend import EngineRequest, EngineView, Finding, FirstLook, PagePool
 
 OLD = '''import sys
 
@@ -105,3 +107,40 @@ def full_turn() -> list[object]:
         ToolProgress("sh1", "....F\n"),
         ToolFinished("sh1", "shell", {"command": "pytest -q"}, PYTEST_OUTPUT, True),
     ]
+
+
+ENGINE = EngineView(
+    model="qwen2.5-coder-0.5b",
+    backend="cpu",
+    n_threads=2,
+    max_rows=8,
+    steps=1200,
+    busy_s=46.0,
+    prefill_tokens=9000,
+    prefill_s=40.0,
+    n_finished=7,
+    requests=(
+        EngineRequest(12, "writing", 3412, 3412, 3328, 120),
+        EngineRequest(13, "reading", 4096, 1024, 0, 0),
+    ),
+    pools=(PagePool("all layers", 14, 310, 1024),),
+    page_tokens=64,
+    step_bytes=400_000_000,
+    ceiling_bytes_per_s=13.4e9,
+)
+FIRST_LOOK = FirstLook(
+    (
+        Finding("GPU", "none that can be used; the model runs on the processor"),
+        Finding("processor", "AMD Ryzen 7 PRO 4750U, 16 cores, avx2 fma f16c"),
+        Finding("memory", "11.2 GB available"),
+        Finding("model", "Qwen2.5-Coder 0.5B Instruct, Q4_K_M, not on this machine yet", good=False),
+        Finding("sandbox", "Landlock ABI 6 (writes only in the workspace and temporary folders, no network)"),
+    ),
+    "qwen2.5-coder-0.5b, 491 MB, licence Apache-2.0",
+)
+
+SESSIONS = [
+    SessionInfo("s9", "Add a --verbose flag to the command line, and run the tests.", "/", 999_960.0, 214),
+    SessionInfo("s8", "Write the docs", "/", 990_000.0, 31),
+    SessionInfo("s7", "Wetterbericht für Zürich 漢字", "/", 500_000.0, 12),
+]
