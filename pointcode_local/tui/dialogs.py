@@ -177,6 +177,7 @@ class QuestionPanel(AskPanel):
         super().__init__(ask.call_id, clock, [*options, ("", "w", "Write an answer")] if options else [])
         self._ask = ask
         self._input = Input(placeholder="Your answer, then Enter", classes="free")
+        self._input.cursor_blink = False
 
     def compose(self) -> ComposeResult:
         """Question, options, free answer."""

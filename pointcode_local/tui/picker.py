@@ -63,12 +63,14 @@ class Picker(ModalScreen[str]):
         self._on_mark = on_mark
         self._found = picks
         self._list = OptionList(markup=False)
+        self._input = Input(placeholder=_HINT, select_on_focus=False)
+        self._input.cursor_blink = False
 
     def compose(self) -> ComposeResult:
         """Title, filter, list."""
         with Vertical():
             yield Static(Content.assemble((self._title, "bold $primary")), markup=False)
-            yield Input(placeholder=_HINT, select_on_focus=False)
+            yield self._input
             yield self._list
 
     def on_mount(self) -> None:
@@ -98,7 +100,7 @@ class Picker(ModalScreen[str]):
     def on_resize(self) -> None:
         """Another width, other lines; the mark stays where it was."""
         at = self._list.highlighted
-        self._fill(self.query_one(Input).value)
+        self._fill(self._input.value)
         self._list.highlighted = at
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
