@@ -181,10 +181,6 @@ class PointcodeApp(App[int]):
         """Whether everything that arrived is on the screen."""
         return self._feed.is_settled
 
-    def post_event(self, event: AgentEvent) -> None:
-        """Take one event; it is drawn with the next frame."""
-        self._feed.post(event)
-
     async def _draw(self, batch: list[AgentEvent]) -> None:
         touched = [record for event in batch for record in self.story.apply(event)]
         await self._transcript.sync(touched)

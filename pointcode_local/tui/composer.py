@@ -18,6 +18,7 @@ from pointcode_local.tui.vi import ViKeys
 LARGE_PASTE_CHARS = 4000
 LARGE_PASTE_LINES = 40
 MAX_FOUND = 8
+MAX_SHOWN = 9  # lines of the completion list
 SEARCH_TITLE = "earlier messages (type to search, enter takes one, esc goes back)"
 _CHIP = re.compile(r"\[pasted text #(\d+)[^\]]*\]")
 
@@ -56,11 +57,15 @@ class Choices(Static):
 
     def _draw(self) -> None:
         width = max((len(choice.label) for choice in self.choices), default=0)
+        first = max(0, min(self.at - MAX_SHOWN // 2, len(self.choices) - MAX_SHOWN))
         lines = [Content.assemble((self._title, "$foreground 60%"))] if self._title else []
-        for n, choice in enumerate(self.choices):
+        for n, choice in enumerate(self.choices[first : first + MAX_SHOWN], first):
             mark, style = ("› ", "bold $primary") if n == self.at else ("  ", "")
             label = choice.label.ljust(width) if choice.detail else choice.label
             lines.append(Content.assemble((mark + label, style), ("  " + choice.detail, "$foreground 60%")))
+        n_more = len(self.choices) - first - MAX_SHOWN
+        if n_more > 0:
+            lines.append(Content.assemble((f"  {n_more} more below", "$foreground 42%")))
         self.update(Content("\n").join(lines))
 
 
