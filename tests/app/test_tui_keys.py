@@ -112,7 +112,7 @@ async def test_ctrl_r_finds_an_earlier_message(tmp_path: Path) -> None:
 async def test_slash_lists_commands_and_tab_completes() -> None:
     app = make_app()
     async with app.run_test() as pilot:
-        await type_text(pilot, "/m")
+        await type_text(pilot, "/mo")
         await settle(app, pilot)
         assert "/mode" in screen_text(app) and "/model" in screen_text(app)
         await pilot.press("down", "tab")
