@@ -65,7 +65,7 @@ def engine_lines(view: EngineView, now: Rates, since_start: Rates, speeds: list[
     speed = f"{now.tokens_per_s:.1f} tokens/s" if now.step_s else "idle"
     yield EngineLine("speed", f"{speed}  {sparkline(speeds)}".rstrip(), "how fast each request is written")
     took = f"{step_s * 1000:.1f} ms" if step_s else "none yet"
-    yield EngineLine("step", f"{took}, {view.steps:,} so far", "one pass through the model: a token, and those guessed right")
+    yield EngineLine("step", f"{took}, {view.steps:,} so far", "one pass through the model, for a token or more")
     yield EngineLine("memory", *_memory(view, step_s))
     read = now.prefill_tokens_per_s or since_start.prefill_tokens_per_s
     speed = f"{read:,.0f} tokens/s, " if read else ""
