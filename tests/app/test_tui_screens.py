@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from pointcode_local.complete import COMMANDS
 from pointcode_local.events import PermissionAsked, QuestionAsked, ReasoningDelta, ToolProgress, ToolStarted
 from pointcode_local.frontend import FirstLook, Progress
 from pointcode_local.tui.app import PointcodeApp
@@ -148,14 +149,21 @@ async def test_the_engine_has_a_screen() -> None:
         await check_screens(app, pilot, "engine")
 
 
-async def test_help_explains_keys_commands_and_figures() -> None:
+FEW_COMMANDS = tuple(c for c in COMMANDS if c.name in ("help", "clear", "resume", "mode", "model", "engine", "quit"))
+
+
+async def test_help_explains_keys_commands_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointcode_local.tui.help.COMMANDS", FEW_COMMANDS)  # a new command changes no picture
     async with shown() as (app, pilot):
         app.submit("/help")
         await wait_for(app, pilot, lambda: app.screen is not app._bottom.screen)
         await check_screens(app, pilot, "help", (100, 70, 60))
 
 
-async def test_lists_above_the_composer_complete_commands_and_find_earlier_messages(tmp_path: Path) -> None:
+async def test_lists_above_the_composer_complete_commands_and_find_earlier_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointcode_local.complete.COMMANDS", FEW_COMMANDS * 2)
     history = tmp_path / "prompts.jsonl"
     history.write_text('"fix the parser"\n"write docs"\n"parse the date"\n', encoding="utf-8")
     async with shown(history_path=history, vi_keys=True) as (app, pilot):
