@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDLE_WAIT_S = 5.0
+_RECENT = 32  # output tokens that a question holds at most (kMaxRecent)
 # One space, or a new line with its indent: without a bound a small model can write white space for ever.
 _JSON_WHITESPACE = {"whitespace_pattern": r"(\n {0,16}| )?"}
 
@@ -118,10 +119,22 @@ class GrammarState:
         self._matcher: LLMatcher | None = None if grammar.trigger else make_matcher()
         self._n_words = (len(tokens) + 31) // 32
         self._n_seen = 0  # output tokens that the matcher knows of
+        self._grammar = grammar
+        self._earlier: tuple[int, ...] = ()  # the last output of an earlier row of the request
+        self._current: np.ndarray | None = None if grammar.trigger else self._mask()
+
+    def replayed(self, output: Sequence[int]) -> GrammarState:
+        """A state of its own for a row that goes on after `output`."""
+        again = GrammarState(self._grammar, self._watch, self._make_matcher, self._tokens, self._stop_ids)
+        for n in range(1, len(output) + 1):
+            if again._matcher is not None or _in_mask(self._watch, output[n - 1]):
+                again._current = again._after(output[n - 1 : n], output[max(0, n - _RECENT) : n])
+        again._earlier = tuple(output[-_RECENT:])
+        return again
 
     def start(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(mask of the first token or None, ids to ask after while unmasked or None), (ceil(vocab / 32),) uint32."""
-        return (None, self._watch) if self._trigger else (self._mask(), None)
+        return self._current, self._watch
 
     def advance(self, n_generated: int, recent: Sequence[int], draft: Sequence[int] = ()) -> list[np.ndarray]:
         """Masks after the output of `n_generated` tokens that ends with `recent` (newest last).
@@ -191,7 +204,7 @@ class GrammarState:
 
     def _after_trigger(self, recent: Sequence[int]) -> bytes | None:
         """What the last token wrote behind the trigger, or None when it did not complete one."""
-        pieces = [self._tokens[token] for token in recent]
+        pieces = [self._tokens[token] for token in (*self._earlier, *recent)[-_RECENT:]]
         text = b"".join(pieces)
         end = text.rfind(self._trigger) + len(self._trigger)
         complete = end >= len(self._trigger) and end > len(text) - len(pieces[-1])
@@ -257,6 +270,10 @@ def _to_lark(grammar: Grammar) -> str:
     schema = {**cast("dict[str, Any]", schema), "x-guidance": {**_JSON_WHITESPACE, **options}}
     lead = r"/[ \n]{0,4}/ " if grammar.trigger else ""
     return f"start: {lead}value\nvalue: %json {json.dumps(schema)}\n"
+
+
+def _in_mask(mask: np.ndarray | None, token: int) -> bool:
+    return mask is not None and bool(mask[token // 32] >> (token % 32) & 1)
 
 
 def pack_mask(allowed: np.ndarray) -> np.ndarray:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 
 from . import _native
 from ._native import Notice, RowEnd
+from .control_parts import ControlCounters, ControlLimits, Prefill, PrefillCancelled
 from .errors import BackendError, CapacityError, EngineError
 from .job import Job
 from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
@@ -30,43 +30,6 @@ PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
 IDLE_WAIT_S = 5.0  # everything that matters wakes the thread
 SAVED_PAGES = 4  # new pages worth a write of the prefix file while the process lives
 RESERVE_TOKENS = 4 * PAGE_TOKENS  # pages a row gets ahead of its position
-
-
-class PrefillCancelled(Exception):
-    """Raised through a running chunk when its request was cancelled."""
-
-
-class Prefill(Protocol):
-    """Computes keys and values of prompt tokens."""
-
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
-        """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers (it may raise)."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ControlLimits:
-    """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests."""
-
-    max_rows: int = 8
-    max_waiting: int = 64
-    chunk_tokens: int = 256
-    drafts: bool = True
-
-
-@dataclass(slots=True)
-class ControlCounters:
-    """Numbers for metrics and health checks."""
-
-    n_admitted: int = 0
-    n_finished: int = 0
-    n_restarts: int = 0
-    n_preempted: int = 0
-    prefill_tokens: int = 0
-    prefill_s: float = 0.0
-    longest_chunk_s: float = field(default=0.0)
 
 
 class ControlPlane:
@@ -109,15 +72,16 @@ class ControlPlane:
                 raise BackendError(f"the engine stopped: {self.dead}") from self.dead
             if self._closing:
                 raise BackendError("the engine is closed")
-            if len(self._waiting) >= self._limits.max_waiting:
-                raise CapacityError(f"{len(self._waiting)} requests are waiting already; try again later")
+            n_before = sum(other.request.priority >= job.request.priority for other in self._waiting)
+            if n_before >= self._limits.max_waiting:  # a flood of others must not shut out the person at the keyboard
+                raise CapacityError(f"{n_before} requests are waiting already; try again later")
             self._waiting.append(job)
         self._service.wake()
 
     def cancel(self, job: Job) -> None:
         """Marks a job; it stops within one decode step or one layer of prefill. Harmless when it has ended."""
         job.cancelled = True
-        self._service.cancel(job.id)
+        self._service.cancel(job.row)
         self._service.wake()
 
     @property
@@ -169,6 +133,7 @@ class ControlPlane:
                     self._restart()
                 self._extend_rows()
             self._starved = False
+        self._make_room()
         job = self._next_to_prefill()
         if job is not None:
             self._advance(job)
@@ -200,8 +165,8 @@ class ControlPlane:
         parked = self._service.park(PARK_TIMEOUT_S if self._closing else 0.0)
         for job in jobs:
             if parked and job.pages is not None:
-                if job.id in self._rows:
-                    self._service.remove_row(job.id)
+                if job.row in self._rows:
+                    self._service.remove_row(job.row)
                 self._release(job)
             job.report(error)
         self._ready.clear()
@@ -211,10 +176,17 @@ class ControlPlane:
     # ------------------------------------------------------------------ prefill
     def _next_to_prefill(self) -> Job | None:
         """The most urgent waiting job, if a place in the batch is free for it."""
-        if self._starved or len(self._rows) + len(self._ready) >= self._limits.max_rows:
+        if self._starved or self._is_full:
             return None
+        return self._most_urgent()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._rows) + len(self._ready) >= self._limits.max_rows
+
+    def _most_urgent(self) -> Job | None:
         with self._lock:
-            return min(self._waiting, key=lambda job: (-job.request.priority, job.id), default=None)
+            return min(self._waiting, key=lambda job: job.urgency, default=None)
 
     def _drop_cancelled(self) -> None:
         with self._lock:
@@ -231,7 +203,7 @@ class ControlPlane:
         if job.pages is None:
             job.pages = self._prefix.attach(ids)
             job.n_done = job.n_cached = job.pages.n_valid
-            job.report(PrefillProgress(job.n_done, len(ids), job.n_cached))
+            self._report_progress(job)
             self.counters.n_admitted += 1
         end = min(job.n_prefill, job.n_done + self._limits.chunk_tokens)
         reserve = min(RESERVE_TOKENS, job.request.max_tokens) if end == job.n_prefill else 0
@@ -266,15 +238,20 @@ class ControlPlane:
         job.n_done = end
         self._prefix.register(ids, pages, end)
         pages.slide(end)
-        job.report(PrefillProgress(end, len(ids), job.n_cached))
+        self._report_progress(job)
+
+    def _report_progress(self, job: Job) -> None:
+        """Of the request's own prompt only: what is computed again after a preemption is no news."""
+        if not job.n_earlier:
+            job.report(PrefillProgress(job.n_done, len(job.request.token_ids), job.n_cached))
 
     def _raise_if_stopped(self, job: Job) -> None:
         if job.cancelled or self._closing:
             raise PrefillCancelled
 
     def _starve(self, job: Job, error: CapacityError) -> None:
-        """No page is free: take those of less urgent prompts, else wait for a row to end, else give up."""
-        if self._reclaim_from_waiting(except_for=job):
+        """No page is free: take those of less urgent prompts and rows, else wait for a row to end, else give up."""
+        if self._reclaim_from_waiting(except_for=job) or self._preempt_below(job.request.priority):
             return
         if self._rows or self._ready:
             self._starved = True
@@ -300,7 +277,7 @@ class ControlPlane:
         for job in self._ready:
             assert job.pages is not None
             self._service.add_row(
-                job.id,
+                job.row,
                 np.asarray(job.request.token_ids, np.int32),
                 job.request.max_tokens,
                 sorted(job.request.stop_ids),
@@ -308,9 +285,9 @@ class ControlPlane:
                 *_tables(job.pages),
                 *job.first_masks,
             )
-            self._rows[job.id] = job
+            self._rows[job.row] = job
             if job.cancelled:  # set before the row existed: mark it now
-                self._service.cancel(job.id)
+                self._service.cancel(job.row)
         self._ready.clear()
 
     def _retire_rows(self) -> None:
@@ -329,33 +306,76 @@ class ControlPlane:
             self.counters.n_finished += 1
 
     def _extend_rows(self) -> None:
-        for request, end, position, n_generated, n_pages in self._service.rows():
-            job = self._rows[request]
+        for row, end, position, n_generated, n_pages in self._service.rows():
+            job = self._rows.get(row)
+            if job is None or job.pages is None or end != RowEnd.RUNNING:
+                continue
             wanted = position + min(RESERVE_TOKENS, job.request.max_tokens - n_generated)
-            if end != RowEnd.RUNNING or wanted <= n_pages * PAGE_TOKENS:
+            if wanted <= n_pages * PAGE_TOKENS:
                 continue
-            assert job.pages is not None
             job.pages.slide(position)
-            try:
-                self._grow(job.pages, position + 1, wanted)
-            except CapacityError as error:
-                self._rows.pop(request)
-                self._service.remove_row(request)
-                self._release(job)
-                job.report(error)
-                continue
-            for group, table in zip((FULL, SLIDING), _tables(job.pages), strict=True):
-                self._service.set_pages(request, group, table)
+            if self._grow(job, job.pages, position + 1, wanted):
+                for group, table in zip((FULL, SLIDING), _tables(job.pages), strict=True):
+                    self._service.set_pages(row, group, table)
 
-    def _grow(self, pages: SequencePages, least: int, wanted: int) -> None:
-        """To `wanted` tokens if possible, else to `least`, else with the pages of half-computed prompts."""
+    def _grow(self, job: Job, pages: SequencePages, least: int, wanted: int) -> bool:
+        """To `wanted` tokens if possible, else to `least`, else with the pages of half-computed prompts and of less
+        urgent rows. False: this row is the least urgent; it has left the batch and comes back when pages are free.
+        """
         for n_tokens in (wanted, least):
-            try:
-                return pages.grow(n_tokens)
-            except CapacityError:
-                continue
+            with suppress(CapacityError):
+                pages.grow(n_tokens)
+                return True
         self._reclaim_from_waiting(except_for=None)
-        return pages.grow(least)
+        while True:
+            try:
+                pages.grow(least)
+                return True
+            except CapacityError as error:
+                victim = max(self._rows.values(), key=lambda row: row.urgency)
+                if victim is job and len(self._rows) == 1:
+                    self._rows.pop(job.row)
+                    self._service.remove_row(job.row)
+                    self._release(job)
+                    job.report(error)
+                    return False
+                self._preempt(victim)
+                if victim is job:
+                    return False
+
+    # ------------------------------------------------------------------ preemption by recompute
+    def _make_room(self) -> None:
+        """Takes a row out of a full batch when a more urgent request waits."""
+        urgent = self._most_urgent() if self._is_full else None
+        if urgent is not None:
+            self._preempt_below(urgent.request.priority)
+
+    def _preempt_below(self, priority: int) -> bool:
+        """Takes the least urgent row with a lower priority out of the batch; False when there is none."""
+        if all(job.request.priority >= priority for job in self._rows.values()):
+            return False
+        with self._parked():
+            self._retire_rows()
+            rows = [job for job in self._rows.values() if job.request.priority < priority]
+            if rows:
+                self._preempt(max(rows, key=lambda job: job.urgency))
+        self._starved = False
+        return True
+
+    def _preempt(self, job: Job) -> None:
+        """The row waits again, its output as part of its prompt; what it has computed stays cached while room is."""
+        assert job.pages is not None
+        position, n_generated = next((p, n) for row, _, p, n, _ in self._service.rows() if row == job.row)
+        ids = self._service.remove_row(self._rows.pop(job.row).row)
+        self._prefix.register(ids, job.pages, position)
+        self._prefix.register_rest(ids, job.pages, position)
+        self._release(job)
+        job.n_earlier += n_generated
+        job.request = replace(job.request, token_ids=tuple(ids), max_tokens=job.request.max_tokens - n_generated)
+        job.row, job.constraint = job.move(ids[len(ids) - job.n_earlier :])
+        self.counters.n_preempted += 1
+        with self._lock:
+            self._waiting.append(job)
 
     def _restart(self) -> None:
         _LOG.warning("the decode backend failed and is rebuilt: %s", self._service.error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from . import _native
 from .constrain import GrammarState, MaskWorker
 from .control import ControlPlane
 from .errors import ContextOverflow, RequestError
-from .job import Job
+from .job import Job, Move
 from .kv_cache import PAGE_TOKENS, PageCounts
 from .parts import DEFAULT_OPTIONS, EngineOptions, EngineParts, model_name
 from .prefix_cache import PrefixCache
@@ -95,17 +96,16 @@ class Engine:
         request = self._checked(request)
         number = next(self._numbers)
         constraint = await self._constraint(request)
-        with self._hub.open(number, len(request.token_ids)) as stream:
+        with self._hub.open(number, len(request.token_ids)) as stream, self._rows_of(number, constraint) as move:
             job = Job(
                 number,
                 request,
                 native_sampling(request.sampling),
                 lambda item: self._hub.report(number, item),
+                move,
                 constraint,
             )
             try:
-                if constraint is not None:
-                    self._masks.add(number, constraint)
                 self._control.submit(job)
                 while True:
                     event = await stream.next()
@@ -114,7 +114,30 @@ class Engine:
                         return
             finally:
                 self._control.cancel(job)
-                self._masks.remove(number)
+
+    @contextmanager
+    def _rows_of(self, number: int, state: GrammarState | None) -> Generator[Move]:
+        """Makes the request's grammar known, and gives what a row that was taken out of the batch comes back with: a
+        number of its own, so that late tokens and questions of the earlier row mean no other, and a grammar state.
+        """
+        rows = [number]
+
+        def move(output: Sequence[int]) -> tuple[int, GrammarState | None]:
+            row = next(self._numbers)
+            self._hub.alias(number, row)
+            moved = state.replayed(output) if state is not None else None
+            if moved is not None:
+                self._masks.add(row, moved)
+            rows.append(row)
+            return row, moved
+
+        if state is not None:
+            self._masks.add(number, state)
+        try:
+            yield move
+        finally:
+            for row in rows:
+                self._masks.remove(row)
 
     def stats(self) -> EngineStats:
         """A snapshot, from any thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ class Constraint(Protocol):
 
 
 Outcome = PrefillProgress | EngineError
+Move = Callable[[Sequence[int]], tuple[int, Constraint | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,12 +34,23 @@ class Job:
     request: Request
     sampling: _native.SamplingConfig
     report: Callable[[Outcome], None]  # from the control thread; an error is the job's last report
+    move: Move  # output so far -> number and grammar of a new row
     constraint: Constraint | None = None
     cancelled: bool = False
     first_masks: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
     pages: SequencePages | None = None
     n_done: int = 0
     n_cached: int = 0
+    row: int = 0  # the number of its row: `id`, until it was taken out of the batch and comes back
+    n_earlier: int = 0  # tokens of the request that an earlier row of it has generated
+
+    def __post_init__(self) -> None:
+        self.row = self.row or self.id
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Smaller goes first: by priority, then by age."""
+        return -self.request.priority, self.id
 
     @property
     def n_prefill(self) -> int:
@@ -47,5 +59,6 @@ class Job:
 
     def live(self, state: RequestState) -> LiveRequest:
         """What a view of the engine shows of it."""
-        n_prompt = len(self.request.token_ids)
-        return LiveRequest(self.id, state, n_prompt, n_prompt if state == "writing" else self.n_done, self.n_cached)
+        n_prompt = len(self.request.token_ids) - self.n_earlier
+        n_done = n_prompt if state == "writing" else min(self.n_done, n_prompt)
+        return LiveRequest(self.id, state, n_prompt, n_done, self.n_cached)

@@ -135,11 +135,19 @@ class StreamHub:
             yield stream
         finally:
             with self._lock:
-                del self._streams[request]
+                for number in [n for n, other in self._streams.items() if other is stream]:
+                    del self._streams[number]
                 self._loops[loop] -= 1
                 if not self._loops[loop]:
                     del self._loops[loop]
                     loop.remove_reader(self._service.event_fd)
+
+    def alias(self, request: int, row: int) -> None:
+        """Tokens of the row `row` belong to the request from now on."""
+        with self._lock:
+            stream = self._streams.get(request)
+            if stream is not None:
+                self._streams[row] = stream
 
     def report(self, request: int, item: PrefillProgress | EngineError) -> None:
         """From the control thread: an item that comes after all tokens the request has in the ring."""

@@ -16,7 +16,7 @@ from pointcode_local.engine import _native
 from pointcode_local.engine.assembly import assemble, cpu_backend, cpu_schedules
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
-from pointcode_local.engine.errors import BackendError, CapacityError
+from pointcode_local.engine.errors import BackendError
 from pointcode_local.engine.model_files import ModelFiles, open_model
 from pointcode_local.engine.parts import EngineParts
 from pointcode_local.engine.types import (
@@ -166,23 +166,6 @@ def test_logits_that_are_not_numbers_end_only_their_request(tmp_path: Path) -> N
         assert good[0] == alone
 
     with opened(open_model(folder)) as engine:
-        asyncio.run(main(engine))
-
-
-def test_running_out_of_pages_ends_a_request_with_a_clear_error(files: ModelFiles) -> None:
-    async def main(engine: Engine) -> None:
-        results = await asyncio.gather(
-            *(collect(engine, Request(prompt(i, 120), 700)) for i in range(3)), return_exceptions=True
-        )
-        errors = [r for r in results if isinstance(r, CapacityError)]
-        ends = [r[1] for r in results if not isinstance(r, BaseException)]
-        assert any(end.reason == "length" for end in ends)
-        assert errors or any("pages are in use" in (end.error or "") for end in ends)
-        ids, _ = await collect(engine, Request(prompt(7, 120), 100))
-        assert len(ids) == 100
-
-    page_bytes = 3 * 2 * 64 * 32 * 2 * 4
-    with opened(files, replace(OPTIONS, kv_bytes=16 * page_bytes)) as engine:
         asyncio.run(main(engine))
 
 

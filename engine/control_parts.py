@@ -1,0 +1,46 @@
+"""Sizes and counters of the control plane, and what it calls to compute a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .kv_cache import SequencePages
+
+
+class PrefillCancelled(Exception):
+    """Raised through a running chunk when its request was cancelled."""
+
+
+class Prefill(Protocol):
+    """Computes keys and values of prompt tokens."""
+
+    def __call__(
+        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
+    ) -> None:
+        """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers (it may raise)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLimits:
+    """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests."""
+
+    max_rows: int = 8
+    max_waiting: int = 64
+    chunk_tokens: int = 256
+    drafts: bool = True
+
+
+@dataclass(slots=True)
+class ControlCounters:
+    """Numbers for metrics and health checks."""
+
+    n_admitted: int = 0
+    n_finished: int = 0
+    n_restarts: int = 0
+    n_preempted: int = 0
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    longest_chunk_s: float = field(default=0.0)
