@@ -49,6 +49,8 @@ class Settings:
     keys: str = "standard"  # of the message field
     small_model: str = "auto"
     repo_map_tokens: int = 1500  # 0: no map
+    sandbox: str = "auto"  # auto: what nobody agreed to; always: every command; off
+    sandbox_network: bool = False
     hooks: tuple[Hook, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -78,6 +80,8 @@ _KEYS = (
     _Key("keys", "keys", str, KEYS, needs_trust=False),
     _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
     _Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
+    _Key("sandbox", "sandbox", str, ("auto", "always", "off")),
+    _Key("sandbox_network", "sandbox_network", bool),
     _Key("permissions.allow", "allow", list),
     _Key("permissions.ask", "ask", list, needs_trust=False),
     _Key("permissions.deny", "deny", list, needs_trust=False),
@@ -267,7 +271,8 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
 
 
 def _a(kind: type) -> str:
-    return {str: "a string", int: "a whole number", float: "a number", dict: "a table"}.get(kind, kind.__name__)
+    names = {str: "a string", int: "a whole number", float: "a number", dict: "a table", bool: "true or false"}
+    return names.get(kind, kind.__name__)
 
 
 # ----------------------------------------------------------------------------------------------- trust

@@ -172,7 +172,7 @@ class AppHost:
             root=self._setup.cwd,
             checkpoints=Checkpoints(self._checkpoints(log.id).folder, kit.workspace.files.read),
             interactive=self._interactive,
-            sandbox=lambda: kit.policy.sandbox,
+            sandbox=kit.policy.sandbox_for,
             hooks=kit.hooks,
             prepare=self._adapter.prepare if self._adapter is not None else None,
         )
@@ -369,4 +369,5 @@ class AppHost:
         """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""
         if self._kit is None or self.info.mode != "auto" or self.info.sandbox != "none":
             return ""
-        return "no sandbox on this machine: in mode auto, commands run unconfined"
+        why = "the sandbox is switched off" if self._setup.settings.sandbox == "off" else "no sandbox on this machine"
+        return f"{why}: in mode auto, commands run unconfined"

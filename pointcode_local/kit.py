@@ -21,7 +21,7 @@ class ToolKit:
         self.tools = self._box.tools
         self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
         self.workspace = self.policy.workspace
-        self.sandbox_name = sandbox_status().kind
+        self.sandbox_name = "none" if settings.sandbox == "off" else sandbox_status().kind
         self.problems: list[str] = []  # of MCP servers, in words
         self._servers = {server.name: server for server in settings.mcp_servers}  # a later one of a name counts
         self._connections: list[Connection] = []

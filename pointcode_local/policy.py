@@ -66,6 +66,7 @@ class RulePolicy:
         self.mode: Any = settings.permission_mode
         self._root = root
         self._always = always
+        self._sandbox, self._network = settings.sandbox, settings.sandbox_network
         table = {"allow": [*settings.allow, *always.of(root)], "ask": settings.ask, "deny": settings.deny}
         self._rules, problems = load_rules(table)
         if problems:  # the settings were checked when they were read
@@ -78,21 +79,29 @@ class RulePolicy:
         """The rules in force."""
         return self._rules
 
-    @property
-    def sandbox(self) -> SandboxPolicy | None:
-        """What commands are confined to: in mode auto nobody is asked, so they are; elsewhere the person decides."""
-        return default_policy(self.workspace.root) if self.mode == "auto" else None
+    def sandbox_for(self, agreed: bool) -> SandboxPolicy | None:
+        """What a command is confined to; None: it runs with the person's rights, because the person agreed to it."""
+        if self._sandbox == "off" or (agreed and self._sandbox != "always"):
+            return None
+        return default_policy(self.workspace.root, network=self._network)
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
         """May this call run now?"""
         mode: Mode = self.mode
         match decide(mode, self._rules, tool, arguments, self.workspace):
             case Allow():
-                return Decision("allow")
+                return Decision("allow", agreed=self._is_agreed(tool, arguments))
             case Ask(reason, rule):
                 return Decision("ask", reason, rule)
             case Deny(reason):
                 return Decision("deny", reason)
+
+    def _is_agreed(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+        """Is a command allowed because of the person's rules alone? In mode auto the sandbox stays around those too."""
+        if tool.name != "shell" or self.mode == "auto":
+            return False
+        without = Rules(tuple(rule for rule in self._rules.items if rule.effect != "allow"))
+        return not isinstance(decide(self.mode, without, tool, arguments, self.workspace), Allow)
 
     def remember(self, rule: str) -> None:
         """Allow what `rule` covers from now on, in this folder."""

@@ -42,11 +42,13 @@ STOP_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """May a call run? `rule` is what "always" would store, "" when it cannot be stored."""
+    """May a call run? `rule` is what "always" would store, "" when it cannot be stored. `agreed`: a rule of the
+    person allows it; it would not be allowed without."""
 
     verdict: Literal["allow", "ask", "deny"]
     reason: str = ""
     rule: str = ""
+    agreed: bool = False
 
 
 class Policy(Protocol):
@@ -90,7 +92,7 @@ class Toolbox:
     withheld: Mapping[str, str] = field(default_factory=dict[str, str])
     checkpoints: Checkpoints | None = None
     interactive: bool = False
-    sandbox: Callable[[], Any] = lambda: None  # the tools.sandbox.SandboxPolicy in force, if any
+    sandbox: Callable[[bool], Any] = lambda agreed: None  # the tools.sandbox.SandboxPolicy for a call, if any
     hooks: Hooks | None = None
     prepare: Callable[[Tool, Mapping[str, Any]], Awaitable[None]] | None = None  # awaited before a preview or a run
 
@@ -127,6 +129,7 @@ class CallRunner:
         self._arguments: dict[str, dict[str, Any]] = {}
         self._progress: dict[str, list[str]] = {}
         self._asking = asyncio.Lock()
+        self._agreed: set[str] = set()  # calls that the person agreed to, by an answer or a rule
         self.finished: dict[str, ToolFinished] = {}
 
     def start(self, call: ToolCall) -> None:
@@ -198,6 +201,8 @@ class CallRunner:
             if self._box.prepare is not None:
                 await self._box.prepare(tool, arguments)
             if decision.verdict == "allow":
+                if decision.agreed:
+                    self._agreed.add(call.id)
                 return ""
             diffs = self._diffs(self._preview(call, tool, arguments))
             self._do.emit(
@@ -215,6 +220,7 @@ class CallRunner:
             if answer == "always" and decision.rule:
                 self._box.policy.remember(decision.rule)
             if answer in ("once", "always"):
+                self._agreed.add(call.id)
                 return ""
             return (
                 "the user said no"
@@ -239,7 +245,7 @@ class CallRunner:
             on_output=lambda text: self._on_output(call.id, text),
             ask=ask if self._box.interactive else None,
             on_todo=lambda items: self._do.emit(TodoChanged(items)),
-            sandbox=self._box.sandbox(),
+            sandbox=self._box.sandbox(call.id in self._agreed),
         )
 
     async def _question(self, call: ToolCall, question: str, options: tuple[str, ...]) -> str:

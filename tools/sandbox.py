@@ -66,7 +66,7 @@ def bubblewrap_path() -> str | None:
     path = shutil.which("bwrap")
     if path is None:
         return None
-    probe = [path, "--ro-bind", "/", "/", "--unshare-net", "--dev", "/dev", "--proc", "/proc", "true"]
+    probe = [path, *_bubblewrap_options(SandboxPolicy(())), "--", "true"]
     try:
         done = subprocess.run(probe, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -137,7 +137,7 @@ _STOPPED = re.compile(
 
 
 def _bubblewrap_options(policy: SandboxPolicy) -> list[str]:
-    options = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--die-with-parent"]
+    options = ["--ro-bind", "/", "/", "--dev", "/dev", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
     for path in policy.writable:
         if path.exists():
             options += ["--bind", str(path), str(path)]

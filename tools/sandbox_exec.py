@@ -25,6 +25,7 @@ WRITE_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
 MAKE = sum(1 << bit for bit in range(6, 13))  # char, dir, reg, sock, fifo, block, sym
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 BIND_TCP, CONNECT_TCP = 1, 2
+SCOPE_ABSTRACT_SOCKET, SCOPE_SIGNAL = 1, 2  # only within the sandbox, from ABI 6 on
 FILE_RIGHTS = WRITE_FILE | TRUNCATE | IOCTL_DEV
 DEVICES = (
     "/dev/null",
@@ -116,7 +117,10 @@ def main() -> None:
     rights = handled_rights(abi)
     closed = plan["network"] or private_network()
     network = 0 if closed or abi < 4 else BIND_TCP | CONNECT_TCP
-    attributes = struct.pack("=QQ", rights, network) if abi >= 4 else struct.pack("=Q", rights)
+    scopes = SCOPE_SIGNAL | (0 if plan["network"] else SCOPE_ABSTRACT_SOCKET)
+    attributes = struct.pack("=Q", rights)
+    attributes += struct.pack("=Q", network) if abi >= 4 else b""
+    attributes += struct.pack("=Q", scopes) if abi >= 6 else b""
     ruleset = call(CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), 0)
     for path in (*plan["writable"], *DEVICES):
         allow_writes(ruleset, path, rights)
