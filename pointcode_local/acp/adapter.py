@@ -11,7 +11,7 @@ from pointcode_local.acp.editor import Editor
 from pointcode_local.acp.files import EditorFiles, EditorFileTool, resolved
 from pointcode_local.acp.terminal import TerminalShell
 from pointcode_local.acp.updates import Translator
-from pointcode_local.tools.base import Tool
+from pointcode_local.tools.base import Tool, ToolError
 from pointcode_local.tools.workspace import Workspace
 
 FILE_TOOLS = frozenset({"read", "outline", "write", "edit", "patch", "replace_symbol"})
@@ -43,6 +43,17 @@ class EditorAdapter:
         """Fetch the files of a call, for its preview and its checkpoint."""
         if self._files is not None and self._workspace is not None and tool.name in FILE_TOOLS:
             await self._files.fetch(resolved(tool, arguments, self._workspace))
+
+    async def unsaved(self, path: Path) -> str | None:
+        """What the editor holds of a file, when it is not what is on disk."""
+        if self._files is None or self._workspace is None:
+            return None
+        try:
+            resolved_path = self._workspace.resolve(str(path)).path
+        except ToolError:
+            return None
+        await self._files.fetch([resolved_path])
+        return self._files.unsaved(resolved_path)
 
     def _editor_files(self, root: Path) -> EditorFiles:
         client = self._editor.client

@@ -103,6 +103,11 @@ class EditorFiles:
                 continue
             self._buffers[path] = as_bytes(content, disk)
 
+    def unsaved(self, path: Path) -> str | None:
+        """The text of a fetched file that is not on disk like this; None when it is."""
+        data = self._buffers.get(path)
+        return None if data is None or data == self._disk.read(path) else data.decode("utf-8", "replace")
+
     async def flush(self) -> None:
         """Hand the changes that wait to the editor. Raises ToolError, with everything put back, when it refuses one."""
         pending, self._pending = self._pending, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -37,16 +37,30 @@ class Prompt:
 
     text: str
     attachments: tuple[Attachment, ...]
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def links(self) -> dict[str, Path]:
+        """The linked files by URI."""
+        found = {block.uri: path_of(block.uri) for block in self.blocks if isinstance(block, ResourceContentBlock)}
+        return {uri: path for uri, path in found.items() if path is not None}
 
 
-def read_prompt(blocks: Sequence[Block], cwd: Path) -> Prompt:
-    """The prompt of a message's blocks. Raises PromptError."""
+def read_prompt(blocks: Sequence[Block], cwd: Path, unsaved: Mapping[str, str] | None = None) -> Prompt:
+    """The prompt of a message's blocks; `unsaved` holds the text of linked files (by URI) that the editor has changed.
+
+    Raises PromptError.
+    """
     parts: list[str] = []
     attachments: list[Attachment] = []
     for block in blocks:
         match block:
             case TextContentBlock():
                 parts.append(clean(block.text))
+            case ResourceContentBlock() if unsaved and block.uri in unsaved:
+                name = name_of(block.uri, cwd)
+                attachments.append(_shown(name, unsaved[block.uri]))
+                parts.append(name)
             case ResourceContentBlock():
                 parts.append(_link(block, cwd))
             case EmbeddedResourceContentBlock():
@@ -58,7 +72,7 @@ def read_prompt(blocks: Sequence[Block], cwd: Path) -> Prompt:
     text = _joined(parts)
     if not text.strip():
         raise PromptError("the prompt is empty")
-    return Prompt(text, tuple(attachments))
+    return Prompt(text, tuple(attachments), tuple(blocks))
 
 
 def clean(text: str) -> str:
@@ -109,7 +123,11 @@ def _embedded(block: EmbeddedResourceContentBlock, cwd: Path) -> Attachment:
     name = name_of(block.resource.uri, cwd)
     if not isinstance(block.resource, TextResourceContents):
         return Attachment(name, f"[{name} is binary; this model reads text only]")
-    return Attachment(name, f"[contents of {name}, as the editor shows it]\n{clean(block.resource.text)}")
+    return _shown(name, block.resource.text)
+
+
+def _shown(name: str, text: str) -> Attachment:
+    return Attachment(name, f"[contents of {name}, as the editor shows it]\n{clean(text)}")
 
 
 def _mentioned_by_name(name: str, parts: Sequence[str]) -> str:

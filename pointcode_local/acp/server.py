@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,9 @@ PAGE = 50  # sessions in one answer to session/list
 class EditorAgent:
     """Serves one editor. Holds its open sessions; knows nothing of how turns are played."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Hosts, session_of_prompt: Callable[[Any], str]) -> None:
         self._hosts = hosts
+        self._session_of_prompt = session_of_prompt
         self._sessions: dict[str, EditorSession] = {}
         self._editor: Editor | None = None
 
@@ -130,7 +131,7 @@ class EditorAgent:
         usable, unsupported = as_settings(servers or ())
         try:
             host = self._hosts.host(folder, session_id=session_id, servers=usable, adapter=adapter)
-            session = EditorSession(self.editor, host, folder, translator)
+            session = EditorSession(self.editor, host, folder, translator, adapter.unsaved)
         except HostError as error:
             raise RequestError(NOT_FOUND if session_id else INTERNAL_ERROR, str(error)) from error
         self._sessions[session.id] = session
@@ -239,8 +240,9 @@ class EditorAgent:
         raise RequestError.method_not_found(f"_{method}")
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Notifications that the SDK's router does not know: none needs anything."""
-        log.debug("notification %s is ignored: %s", method, params)
+        """Notifications that the SDK's router does not know; those that nobody here knows are ignored."""
+        if method == "$/cancel_request":
+            await self.cancel(self._session_of_prompt(params.get("requestId")))
 
     async def close(self) -> None:
         """Stop and free everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from acp.schema import ConfigOptionUpdate, CurrentModeUpdate, SessionInfoUpdate,
 from pointcode_local.acp.commands import run_command
 from pointcode_local.acp.editor import Editor
 from pointcode_local.acp.options import ConfigOption, Mode, command_in, commands_update, config_options, is_built_in
-from pointcode_local.acp.prompts import Prompt
+from pointcode_local.acp.prompts import Prompt, read_prompt
 from pointcode_local.acp.updates import Translator, Update
 from pointcode_local.events import (
     AgentEvent,
@@ -40,7 +40,16 @@ PROGRESS_STEP = 0.1  # of a download, between two lines about it
 class EditorSession:
     """Owns a host. Prompts are played one after the other; the model opens in the background."""
 
-    def __init__(self, editor: Editor, host: EditorHost, cwd: Path, translator: Translator) -> None:
+    def __init__(
+        self,
+        editor: Editor,
+        host: EditorHost,
+        cwd: Path,
+        translator: Translator,
+        unsaved: Callable[[Path], Awaitable[str | None]],
+    ) -> None:
+        """`unsaved` gives the text of a file that the editor has changed and not saved."""
+        self._unsaved = unsaved
         self._editor = editor
         self._host = host
         self.cwd = cwd
@@ -145,6 +154,9 @@ class EditorSession:
             return "end_turn"
         if command is not None:
             text = self._host.expand(*command)
+        elif changed := await self._changed(prompt):
+            prompt = read_prompt(prompt.blocks, self.cwd, changed)
+            text = prompt.text
         for attachment in prompt.attachments:
             self._host.attach(f"@{attachment.source}", attachment.text)
         self._end, self._is_temporary, self._is_playing = None, False, True
@@ -157,6 +169,11 @@ class EditorSession:
                 task.cancel()
         await self._give_title(prompt.text)
         return _stop_reason(self._end, temporary=self._is_temporary)
+
+    async def _changed(self, prompt: Prompt) -> dict[str, str]:
+        """Linked files with changes that are not saved, as far as the rules allow reading them."""
+        texts = {u: await self._unsaved(path) for u, path in prompt.links.items() if self._host.may_read(path)}
+        return {uri: text for uri, text in texts.items() if text is not None}
 
     async def _take(self, event: AgentEvent) -> None:
         match event:

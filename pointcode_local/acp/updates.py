@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ from pointcode_local.events import (
     ErrorRaised,
     FileDiff,
     PermissionAsked,
+    PrefillChanged,
     ReasoningDelta,
     Steered,
     TextDelta,
@@ -68,6 +70,9 @@ Update = (
     | UsageUpdate
 )
 MAX_LIVE_CHARS = 8000  # of a running call's output: each update carries its last part
+MAX_UNCLEAR_CHARS = 2000  # of a call's arguments without a path or command
+LONG_PROMPT_TOKENS = 2000  # whose reading takes long enough to be told about
+_SUBJECT = re.compile(r'"(path|command|pattern)"\s*:\s*"([^"\\]+)"')
 _PLAN_STATUS: dict[str, PlanEntryStatus] = {"in_progress": "in_progress", "done": "completed"}
 
 
@@ -79,6 +84,8 @@ class Translator:
         self._open: dict[str, str] = {}  # calls that the editor has seen and that have not ended -> output so far
         self._terminals: dict[str, str] = {}  # call -> the editor's terminal that shows it
         self._message = _new_id()
+        self._writing: dict[str, str] = {}  # calls whose subject is not known yet -> arguments so far
+        self._quarters_told = 0
 
     def live(self, event: AgentEvent) -> list[Update]:
         """The updates of an event as it happens."""
@@ -87,8 +94,10 @@ class Translator:
                 return [self.said(text)] if text else []
             case ReasoningDelta(text):
                 return [self.thought(text)] if text else []
-            case ToolCallDelta() if event.call_id not in self._open:
-                return [self._begin(event.call_id, event.name, event.name)]
+            case PrefillChanged():
+                return self._prefill(event)
+            case ToolCallDelta():
+                return self._written(event)
             case AssistantMessage():
                 self._message = _new_id()
                 return []
@@ -152,7 +161,40 @@ class Translator:
         self._message = _new_id()
         return [self.said(f"(The turn ended early: {end.error}.)")]
 
+    def _prefill(self, event: PrefillChanged) -> list[Update]:
+        """How far a long prompt is read, a line each quarter."""
+        todo = event.total_tokens - event.cached_tokens
+        if event.done_tokens <= event.cached_tokens or event.done_tokens >= event.total_tokens:
+            self._quarters_told = 0
+        if todo < LONG_PROMPT_TOKENS:
+            return []
+        quarters = 4 * max(0, event.done_tokens - event.cached_tokens) // todo
+        if quarters <= self._quarters_told or quarters >= 4:
+            return []
+        self._quarters_told = quarters
+        return [self.thought(f"(reading the prompt, {todo:,} tokens: {quarters * 25}%)\n")]
+
     # ------------------------------------------------------------------------------------------- calls
+    def _written(self, event: ToolCallDelta) -> list[Update]:
+        """A call begins; as soon as its file or command stands there, it is told."""
+        updates: list[Update] = []
+        if event.call_id not in self._open:
+            updates.append(self._begin(event.call_id, event.name, event.name))
+            self._writing[event.call_id] = ""
+        if event.call_id not in self._writing:
+            return updates
+        text = self._writing[event.call_id] = self._writing[event.call_id] + event.text
+        subject = _SUBJECT.search(text)
+        if subject is None and len(text) < MAX_UNCLEAR_CHARS:
+            return updates
+        del self._writing[event.call_id]
+        if subject is not None:
+            value = subject.group(2)
+            locations = locations_of({"path": value}, (), self._cwd) if subject.group(1) == "path" else None
+            title = title_of(f"{event.name} {value}")
+            updates.append(helpers.update_tool_call(event.call_id, title=title, locations=locations))
+        return updates
+
     def shown_in(self, call_id: str, terminal_id: str) -> Update:
         """A running call shows in this terminal of the editor from now on."""
         self._terminals[call_id] = terminal_id
@@ -214,6 +256,7 @@ class Translator:
         if event.call_id not in self._open:
             updates.append(self._begin(event.call_id, event.name, event.name))
         del self._open[event.call_id]
+        self._writing.pop(event.call_id, None)
         status: ToolCallStatus = "failed" if event.is_error or event.denied else "completed"
         content = [*self._terminal(event.call_id), *_result(event, self._cwd)]
         self._terminals.pop(event.call_id, None)
@@ -232,7 +275,7 @@ class Translator:
     def _abandon(self) -> list[Update]:
         """Calls that were begun and never came to be: a reply that was cut or thrown away."""
         left, self._open = list(self._open), {}
-        self._terminals = {}
+        self._terminals, self._writing, self._quarters_told = {}, {}, 0
         return [helpers.update_tool_call(call_id, status="failed") for call_id in left]
 
 

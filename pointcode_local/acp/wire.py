@@ -97,10 +97,10 @@ def encode(message: dict[str, Any]) -> bytes:
     """One line; what JSON cannot hold (infinite numbers, exceptions in error data) becomes null or text."""
     _shorten_error(message)
     try:
-        json.dumps(message, allow_nan=False)
+        line = to_line(message)
     except (TypeError, ValueError):
-        message = _plain(message)
-    return to_line(message)
+        return to_line(_plain(message))
+    return to_line(_plain(message)) if b"NaN" in line or b"Infinity" in line else line
 
 
 def _shorten_error(message: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Wire:
         self._backlog_bytes = 0
         self._drained = asyncio.Event()
         self._drained.set()
-        self._n_unanswered = 0
+        self._unanswered: dict[Any, str] = {}  # requests that came -> the session of a prompt, else ""
         self._answered = asyncio.Event()
         self.end: End = ""
         self._writer = threading.Thread(target=self._write, args=(fd_out,), name="acp writer", daemon=True)
@@ -161,7 +161,7 @@ class Wire:
                 if _is_ignored(message):
                     log.debug("an unknown notification is ignored: %s", message["method"])
                     continue
-                self._n_unanswered += "method" in message and "id" in message
+                self._note(message)
                 return message
             except BadMessage as error:
                 log.warning("a line from the editor is no message: %s", error)
@@ -171,10 +171,22 @@ class Wire:
         self._finish("input")
         return None
 
+    def _note(self, message: dict[str, Any]) -> None:
+        if "method" in message and "id" in message:
+            params = message.get("params")
+            session = (
+                params.get("sessionId") if message["method"] == "session/prompt" and isinstance(params, dict) else ""
+            )
+            self._unanswered[message["id"]] = session if isinstance(session, str) else ""
+
+    def session_of_prompt(self, request_id: Any) -> str:
+        """The session whose prompt this unanswered request is; "" for any other."""
+        return self._unanswered.get(request_id, "") if isinstance(request_id, str | int) else ""
+
     async def send(self, message: dict[str, Any]) -> None:
         """Write a message; it is in line when this returns. Waits while the editor is far behind."""
         if "method" not in message:
-            self._n_unanswered -= 1
+            self._unanswered.pop(message.get("id"), None)
             self._answered.set()
         await self._put(message)
 
@@ -191,7 +203,7 @@ class Wire:
         """Wait until every request that came has its answer, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._n_unanswered > 0:
+                while self._unanswered:
                     self._answered.clear()
                     await self._answered.wait()
 

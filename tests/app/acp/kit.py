@@ -73,7 +73,7 @@ class EditorKit:
 
         hosts = AppHosts(prepare, self.places, lambda *asked: self._open(*asked))
         self.wire = Wire(to_agent, from_agent)
-        self.agent = EditorAgent(hosts)
+        self.agent = EditorAgent(hosts, self.wire.session_of_prompt)
         self._connection = AgentSideConnection(
             cast("Any", self.agent), self.wire, listening=False, use_unstable_protocol=True
         )
@@ -126,6 +126,11 @@ class EditorKit:
         future = self._waiting[self._n] = asyncio.get_running_loop().create_future()
         self.send({"id": self._n, "method": method, "params": params})
         return future
+
+    @property
+    def last_id(self) -> int:
+        """The id of the last request."""
+        return self._n
 
     async def ask(self, method: str, /, **params: Any) -> Any:
         """The result of a request."""

@@ -82,6 +82,22 @@ async def test_what_is_typed_while_the_person_is_asked_is_not_lost(tmp_path: Pat
         assert (editor.ws / "a.py").read_text() == "one\nTYPED\n2\n"
 
 
+async def test_a_linked_file_reaches_the_model_with_its_unsaved_changes(tmp_path: Path):
+    workspace(tmp_path, a_py="one\n", b_py="saved\n", _env="KEY=1\n")
+    editor_files = Buffers(a_py="one\nTYPED\n", _env="KEY=2\n")
+    model = ScriptedModel(say("ok"))
+    async with EditorKit(tmp_path, model, capabilities=FILES, answers=editor_files.answers()) as editor:
+        session = await editor.new()
+        links = [
+            {"type": "resource_link", "name": n, "uri": f"file://{editor.ws}/{n}"} for n in ("a.py", "b.py", ".env")
+        ]
+        await editor.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Compare"}, *links])
+        (seen,) = [m.content for m in model.requests[0].messages if m.role == "user"]
+        assert "[contents of a.py, as the editor shows it]\none\nTYPED\n" in seen
+        assert "[contents of @b.py]\nsaved\n" in seen and "Compare a.py @b.py @.env" in seen
+        assert "KEY=" not in seen and editor_files.read == ["a.py", "b.py"]
+
+
 async def test_undo_brings_back_the_unsaved_text(tmp_path: Path):
     workspace(tmp_path, a_py="one\n")
     editor_files = Buffers(a_py="one\nTYPED\n")
@@ -192,7 +208,7 @@ async def test_rules_and_guards_are_ours_whatever_the_editor_offers(tmp_path: Pa
         await editor.prompt(await editor.new())
         asked = [m for m in editor.asked if m["method"] == "session/request_permission"]
         assert len(asked) == 3  # the rule denies without asking
-        assert {u.get("status") for u in editor.updates("tool_call_update")} == {"failed"}
+        assert {u["status"] for u in editor.updates("tool_call_update") if "status" in u} == {"failed"}
         assert "outside.txt" not in editor_files.read and "deny.txt" not in editor_files.read
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,6 +155,18 @@ def test_a_signal_ends_the_process_with_its_commands(program: Program, number: s
         pid = int((program.ws / "pid").read_text())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_signal_while_the_model_opens_ends_the_process_at_once(program: Program):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # takes connections and says nothing
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+        editor = Editor(program.start("acp", "--endpoint", url, stdin=subprocess.PIPE))
+        editor.begin(editor.new(program.ws))
+        deaf.accept()
+        editor.process.send_signal(signal.SIGHUP)
+        last = list(editor.lines())[-1]
+        assert last["result"]["stopReason"] == "cancelled"
+        assert end(editor) == 130
 
 
 def test_an_editor_that_stops_reading_for_good_ends_the_process(program: Program):

@@ -10,8 +10,16 @@ import pytest
 
 from pointcode_local.config import Settings
 from pointcode_local.engine.errors import BackendError, RequestError
+from pointcode_local.engine.types import (
+    ChatFinished,
+    PrefillProgress,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallReady,
+)
 from tests.app.acp.kit import EditorKit, Later, permitting
-from tests.fakes import ScriptedModel, call, calls, say
+from tests.fakes import USAGE, ScriptedModel, call, calls, say
 
 
 async def test_a_prompt_streams_thought_and_answer_and_ends_its_turn(tmp_path: Path):
@@ -240,6 +248,46 @@ async def test_the_plan_is_told_as_a_plan(tmp_path: Path):
         assert [(e["content"], e["status"]) for e in plan["entries"]] == [
             ("read", "completed"), ("write", "in_progress"), ("test", "pending"),
         ]  # fmt: skip
+
+
+async def test_a_call_tells_its_file_while_the_model_still_writes_it(tmp_path: Path):
+    held = asyncio.Event()
+    whole = '{"path": "src/new.py", "content": "x"}'
+    writing = [
+        ToolCallBegun(0, "c1", "write"),
+        ToolCallArguments(0, whole[:25]),
+        held.wait,
+        ToolCallArguments(0, whole[25:]),
+        ToolCallReady(0, ToolCall("c1", "write", whole)),
+        ChatFinished("tool_calls", USAGE),
+    ]
+    async with EditorKit(tmp_path, ScriptedModel(writing, say("ok")), answers=permitting()) as editor:
+        running = editor.begin(await editor.new())
+        await editor.until(lambda: editor.updates("tool_call_update"))
+        assert editor.call()["title"] == "write src/new.py" and editor.asked == []
+        assert editor.call()["locations"] == [{"path": str(editor.ws / "src/new.py")}]
+        held.set()
+        assert (await running)["result"]["stopReason"] == "end_turn"
+        assert len(editor.updates("tool_call")) == 1
+
+
+async def test_reading_a_long_prompt_is_told_in_quarters(tmp_path: Path):
+    reading = [PrefillProgress(done, 10_100, 100) for done in range(100, 10_101, 500)]
+    async with EditorKit(tmp_path, ScriptedModel([*reading, *say("ok")])) as editor:
+        await editor.prompt(await editor.new())
+        told = [u["content"]["text"] for u in editor.updates("agent_thought_chunk")]
+        assert told == [f"(reading the prompt, 10,000 tokens: {n}%)\n" for n in (25, 50, 75)]
+
+
+async def test_a_cancelled_request_of_a_prompt_cancels_its_turn(tmp_path: Path):
+    held = asyncio.Event()
+    async with EditorKit(tmp_path, ScriptedModel([*say("Part")[:1], held.wait])) as editor:
+        session = await editor.new()
+        running = editor.begin(session)
+        await editor.until(editor.said)
+        editor.notify("$/cancel_request", requestId=12345)  # of nobody
+        editor.notify("$/cancel_request", requestId=editor.last_id)
+        assert (await running)["result"]["stopReason"] == "cancelled"
 
 
 async def test_numbers_that_json_cannot_hold_do_not_break_the_stream(tmp_path: Path):
