@@ -187,3 +187,18 @@ def test_a_session_is_open_only_once(store: SessionStore, tmp_path: Path):
         store.open(log.id)
     log.close()
     store.open(log.id)[0].close()
+
+
+def test_a_log_that_was_cut_at_any_byte_can_be_gone_on_with(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    path = store.find(session_id)
+    raw = path.read_bytes()
+    header = raw.index(b"\n") + 1
+    for end in range(header, len(raw)):
+        path.write_bytes(raw[:end])
+        log, events = store.open(session_id)
+        log.append(TurnStarted("more"))
+        log.append(TurnFinished("done", "", 0))
+        log.close()
+        assert_valid_history(messages_of(events))
+        assert store.read(session_id)[-2:] == [TurnStarted("more"), TurnFinished("done", "", 0)]
