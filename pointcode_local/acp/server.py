@@ -113,7 +113,7 @@ class EditorAgent:
         self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> LoadSessionResponse:
         """A stored session; all of it is told before the answer."""
-        session = self._sessions.get(session_id) or self._start(cwd, session_id, mcp_servers)
+        session = self._sessions.get(session_id) or await self._reopen(cwd, session_id, mcp_servers)
         await session.replay()
         return LoadSessionResponse(modes=mode_state(session.mode), config_options=session.options)
 
@@ -121,8 +121,17 @@ class EditorAgent:
         self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> ResumeSessionResponse:
         """A stored session, without telling what was in it."""
-        session = self._sessions.get(session_id) or self._start(cwd, session_id, mcp_servers)
+        session = self._sessions.get(session_id) or await self._reopen(cwd, session_id, mcp_servers)
         return ResumeSessionResponse(modes=mode_state(session.mode), config_options=session.options)
+
+    async def _reopen(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
+        """A stored session by its whole id (the command line also takes the beginning of one)."""
+        session = self._start(cwd, session_id, servers) if session_id else None
+        if session is None or session.id != session_id:
+            if session is not None:
+                await self.close_session(session.id)
+            raise RequestError(NOT_FOUND, f"no session {session_id!r}")
+        return session
 
     def _start(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
         folder = _folder(cwd)
@@ -133,7 +142,8 @@ class EditorAgent:
             host = self._hosts.host(folder, session_id=session_id, servers=usable, adapter=adapter)
             session = EditorSession(self.editor, host, folder, translator, adapter.unsaved)
         except HostError as error:
-            raise RequestError(NOT_FOUND if session_id else INTERNAL_ERROR, str(error)) from error
+            is_missing = str(error).startswith("no session")
+            raise RequestError(NOT_FOUND if is_missing else INTERNAL_ERROR, str(error)) from error
         self._sessions[session.id] = session
         adapter.session_id = session.id
         if unsupported:

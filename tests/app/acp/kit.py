@@ -56,7 +56,7 @@ class EditorKit:
         self.answers = dict(answers or {})
         self.messages: list[Message] = []
         self.asked: list[Message] = []  # requests of the agent
-        self._methods: dict[Any, str] = {}
+        self.methods: dict[Any, str] = {}
         self._waiting: dict[Any, asyncio.Future[Message]] = {}
         self._came = asyncio.Condition()
         self._n = 0
@@ -122,7 +122,7 @@ class EditorKit:
     def request(self, method: str, /, **params: Any) -> asyncio.Future[Message]:
         """Send a request; the future gives its whole answer."""
         self._n += 1
-        self._methods[self._n] = method
+        self.methods[self._n] = method
         future = self._waiting[self._n] = asyncio.get_running_loop().create_future()
         self.send({"id": self._n, "method": method, "params": params})
         return future
@@ -156,7 +156,7 @@ class EditorKit:
                     self.asked.append(message)
                     self._answer(message)
             else:
-                check(message, self._methods.get(message["id"], ""))
+                check(message, self.methods.get(message["id"], ""))
                 if (future := self._waiting.pop(message["id"], None)) is not None:
                     future.set_result(message)
             async with self._came:

@@ -111,6 +111,27 @@ async def test_a_closed_session_is_stopped_free_and_stored(tmp_path: Path):
         assert await editor.prompt(session) == "end_turn"
 
 
+async def test_only_a_whole_id_opens_a_session(tmp_path: Path):
+    async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as editor:
+        session = await editor.new()
+        await editor.prompt(session)
+        await editor.ask("session/close", sessionId=session)
+        for wrong in (session[:-1], "", "../x", session + "x"):
+            for method in ("session/load", "session/resume"):
+                error = await editor.refused(method, sessionId=wrong, cwd=str(editor.ws), mcpServers=[])
+                assert error["code"] == -32002, (method, wrong)
+        assert len((await editor.ask("session/list"))["sessions"]) == 1
+
+
+async def test_a_session_that_another_program_has_open_is_not_called_missing(tmp_path: Path):
+    async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as editor:
+        session = await editor.new()
+        await editor.prompt(session)
+        async with EditorKit(tmp_path) as other:
+            error = await other.refused("session/load", sessionId=session, cwd=str(editor.ws), mcpServers=[])
+            assert error["code"] == -32603 and "open in another pointcode" in error["message"]
+
+
 async def test_a_deleted_session_is_gone(tmp_path: Path):
     async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as editor:
         session = await editor.new()
