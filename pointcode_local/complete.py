@@ -29,6 +29,7 @@ COMMANDS = (
     SlashCommand("help", "keys and commands"),
     SlashCommand("clear", "start a new, empty session"),
     SlashCommand("resume", "go back to an earlier session", "[id]"),
+    SlashCommand("name", "name this session for lists", "<name>"),
     SlashCommand("undo", "restore the files that the last turn changed"),
     SlashCommand("redo", "change them again"),
     SlashCommand("diff", "what the assistant has changed in this session"),

@@ -161,6 +161,10 @@ class Host(Protocol):
         """Make the changes that `undo` took back again; returns one line that says what was done."""
         ...
 
+    def name_session(self, name: str) -> str:
+        """Name the open session for lists; returns one line that says so."""
+        ...
+
     def diff(self) -> str:
         """What the session's turns changed so far, as a unified diff; "" when nothing."""
         ...

@@ -251,6 +251,13 @@ class AppHost:
             text += f"; left alone (changed since): {', '.join(self._shown(path) for path in done.skipped)}"
         return text
 
+    def name_session(self, name: str) -> str:
+        """Name the open session for lists."""
+        if self._log is None or not name.strip():
+            raise HostError("usage: /name NAME")
+        self._log.set_name(name)
+        return f"this session is now called {' '.join(name.split())}"
+
     def diff(self) -> str:
         """What the session's turns changed and was not undone, against the files as they are."""
         if self._log is None:

@@ -169,6 +169,8 @@ class PlainFrontEnd:
                     await self._resume(argument)
                 case "undo":
                     self._print.line(f"({plain(await self._host.undo())})", "dim")
+                case "name":
+                    self._print.line(f"({plain(self._host.name_session(argument))})", "dim")
                 case "redo":
                     self._print.line(f"({plain(await self._host.redo())})", "dim")
                 case "diff":

@@ -39,6 +39,7 @@ from pointcode_local.events import (
 from pointcode_local.records import from_record, to_line, to_record
 
 INTERRUPTED = "[interrupted: pointcode ended before this call did; it may have run, wholly or in part]"
+MAX_NAME = 80  # characters
 _DELTAS = (
     b'{"type":"text_delta"',
     b'{"type":"reasoning_delta"',
@@ -108,6 +109,10 @@ class SessionLog:
         """Write one event; it is in the kernel's hands when this returns, so that a kill loses nothing."""
         if not self._file.closed:
             self._write(to_record(event))
+
+    def set_name(self, name: str) -> None:
+        """Name the session for lists; the last name counts."""
+        self._write({"type": "session_named", "name": " ".join(name.split())[:MAX_NAME]})
 
     def append_raw(self, lines: bytes) -> None:
         """Copy complete lines of another log (fork)."""
@@ -220,14 +225,17 @@ def _info(path: Path) -> SessionInfo | None:
     header = _read_header(path)
     if header is None:
         return None
-    title, n_lines = "", 0
+    title, name, n_lines = "", "", 0
     with path.open("rb") as file:
         for line in file:
             n_lines += 1
-            if not title and line.startswith(b'{"type":"turn_started"'):
+            if line.startswith(b'{"type":"session_named"'):
+                record = _load_line(line)
+                name = str(record.get("name", "")) if isinstance(record, dict) else name
+            elif not title and line.startswith(b'{"type":"turn_started"'):
                 event = from_record(_load_line(line))
-                title = " ".join(event.prompt.split())[:80] if isinstance(event, TurnStarted) else ""
-    return SessionInfo(header.id, title, header.cwd, path.stat().st_mtime, n_lines - 1)
+                title = " ".join(event.prompt.split())[:MAX_NAME] if isinstance(event, TurnStarted) else ""
+    return SessionInfo(header.id, name or title, header.cwd, path.stat().st_mtime, n_lines - 1)
 
 
 def read_events(path: Path) -> list[AgentEvent]:

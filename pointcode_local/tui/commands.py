@@ -48,6 +48,8 @@ class CommandRunner:
                 await self._resume(argument)
             case "undo":
                 await self._app.note(await self._host.undo())
+            case "name":
+                await self._app.note(self._host.name_session(argument))
             case "redo":
                 await self._app.note(await self._host.redo())
             case "diff":

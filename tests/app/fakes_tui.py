@@ -176,6 +176,9 @@ class ScriptedHost:
     async def redo(self) -> str:
         return "Changed src/app.py again."
 
+    def name_session(self, name: str) -> str:
+        return f"It is now called {name}."
+
     def diff(self) -> str:
         return "--- a/src/app.py\n+++ b/src/app.py\n"
 

@@ -202,8 +202,15 @@ async def test_commands_do_what_they_say() -> None:
 async def test_own_commands_are_prompts_and_the_other_commands_tell_what_there_is() -> None:
     agent = ScriptedAgent([full_turn()])
     host = ScriptedHost(agent, own_commands={"check": "!Check $ARGUMENTS"})
-    text, _ = await talk(host, ["/help", "/redo", "/diff", "/map", "/mcp", "/check a b"])
-    for part in ("/check [text]", "Changed src/app.py again.", "+++ b/src/app.py", "def main()", "docs: running"):
+    text, _ = await talk(host, ["/help", "/name my work", "/redo", "/diff", "/map", "/mcp", "/check a b"])
+    for part in (
+        "/check [text]",
+        "now called my work",
+        "Changed src/app.py again.",
+        "+++ b/src/app.py",
+        "def main()",
+        "docs: running",
+    ):
         assert part in text
     assert isinstance(agent.played[0], TurnStarted) and agent.played[0].prompt == "!Check a b"
 

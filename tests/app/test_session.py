@@ -170,6 +170,17 @@ def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_pat
     assert store.latest(tmp_path) == one
 
 
+def test_a_session_is_listed_by_its_last_name_and_a_name_is_no_event(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    events = store.read(session_id)
+    log, _ = store.open(session_id)
+    log.set_name("first")
+    log.set_name("  my\nwork ")
+    log.close()
+    assert [info.title for info in store.list(tmp_path)] == ["my work"]
+    assert store.read(session_id) == events
+
+
 def test_ids_may_be_shortened_and_wrong_ones_are_errors(store: SessionStore, tmp_path: Path):
     session_id = write(store, tmp_path, TURN)
     assert store.find(session_id[:-2]).stem == session_id
