@@ -26,9 +26,10 @@ namespace {
 using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using OffsetArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
-// (tasks, offsets, attention splits, claim queues, wave names) as engine/scheduler.py makes them
+// (tasks, offsets, attention splits, claim queues, counters or 0, wave names) as engine/scheduler.py
+// makes them
 using ScheduleTuple =
-    std::tuple<TaskArray, OffsetArray, int32_t, int32_t, std::vector<std::string>>;
+    std::tuple<TaskArray, OffsetArray, int32_t, int32_t, int32_t, std::vector<std::string>>;
 // device addresses: qkv, o, router, upgate, down, norm, K pages, V pages
 using LayerAddresses = std::array<uintptr_t, 8>;
 
@@ -58,11 +59,12 @@ std::unique_ptr<MegakernelBackend> make_backend(
   config.final_norm = at<const float>(final_norm);
   config.lm_head = at<const uint8_t>(lm_head);
   config.embed = at<const uint8_t>(embed);
-  for (const auto& [tasks, offsets, n_splits, n_queues, names] : schedules) {
+  for (const auto& [tasks, offsets, n_splits, n_queues, n_counters, names] : schedules) {
     config.schedules.push_back({{tasks.data(), tasks.data() + tasks.size()},
                                 {offsets.data(), offsets.data() + offsets.size()},
                                 n_splits,
                                 n_queues,
+                                n_counters,
                                 names});
   }
   config.max_pages = max_pages, config.wait_limit_ms = wait_limit_ms,

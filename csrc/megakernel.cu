@@ -7,24 +7,11 @@
 #include "mk_combine.cuh"
 #include "mk_consumer.cuh"
 #include "mk_producer.cuh"
+#include "mk_setup.cuh"
 #include "mk_storer.cuh"
 
 namespace pointcode::mk {
 namespace {
-
-constexpr int kHelperRegisters = 168, kConsumerRegisters = 168;
-
-template <int NB>
-__device__ void init_barriers(Smem<NB>& s) {
-  for (int i = 0; i < Smem<NB>::kStages; i++)
-    mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
-  for (int i = 0; i < kDescSlots; i++)
-    mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
-  for (int i = 0; i < Fixed<NB>::kRedSlots; i++)
-    mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
-  mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
-  mbar_init_fence();
-}
 
 // Warps 0 and 3: warp 0 feeds the descriptors, warp 3 routes; both merge attention splits.
 template <int NB>
@@ -48,38 +35,11 @@ __device__ __forceinline__ void controller_and_combiner(const Params& p, const T
   }
 }
 
-// cos and sin of every row's angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
-template <int NB>
-__device__ void rope_table(Smem<NB>& s, const Params& p) {
-  const int half = p.head_dim / 2;
-  for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
-    const int row = i / half, k = i % half;
-    const float frequency =
-        1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
-    const double turns = static_cast<double>(static_cast<float>(p.positions[row]) * frequency) *
-                         0.31830988618379067;  // / pi
-    float sine, cosine;
-    sincospif(static_cast<float>(turns - 2.0 * rint(turns * 0.5)), &sine,
-              &cosine);  // no slow path, no local memory
-    s.f.rope[row][k] = {cosine, sine};
-  }
-}
-
 template <int NB>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
-  Smem<NB>& s = smem<NB>();
   const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x],
             n = p.offsets[blockIdx.x + 1] - begin;
-  if (threadIdx.x == 0) init_barriers(s);
-  rope_table(s, p);
-  if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
-      p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
-  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
-    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
-  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
-    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
-  __syncthreads();
+  set_up<NB>(p);
   if (warp >= kFirstConsumer) {
     set_fewer_registers<kConsumerRegisters>();
     Consumer<NB>(p).loop(n);
@@ -125,6 +85,7 @@ extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream) {
   using namespace pointcode::mk;
   const Params& p = *static_cast<const Params*>(params);
   const auto s = static_cast<cudaStream_t>(stream);
+  if (p.counted) return launch_counted(p, n_sms, s);
   if (p.n_rows <= 1) return launch<1>(p, n_sms, s);
   if (p.n_rows <= 2) return launch<2>(p, n_sms, s);
   if (p.n_rows <= 4) return launch<4>(p, n_sms, s);

@@ -122,11 +122,13 @@ void MegakernelBackend::upload_schedules() {
     lists_.push_back(std::move(lists));
     max_splits_ = std::max(max_splits_, schedule.n_splits);
     params_.n_queues = std::max(params_.n_queues, schedule.n_queues);
+    params_.n_counters = std::max(params_.n_counters, schedule.n_counters);
   }
 }
 
 void MegakernelBackend::allocate_activations() {
   mk::Params& p = params_;
+  p.counted = p.n_counters > 0;
   const size_t widest = mk::widest_ffn(p, config_.layers.data());
   activations_ = DeviceBuffer<uint8_t>(mk::place_activations(p, widest, max_splits_, nullptr));
   mk::place_activations(p, widest, max_splits_, activations_.data());
@@ -137,7 +139,9 @@ void MegakernelBackend::allocate_activations() {
   tokens_ = DeviceBuffer<int32_t>(2 * rows);
   abort_ = DeviceBuffer<uint32_t>(1);
   queues_ = DeviceBuffer<uint32_t>(static_cast<size_t>(2) * p.n_queues);
-  p.queues = queues_.data();
+  counters_ = DeviceBuffer<uint32_t>(static_cast<size_t>(2) * std::max(p.n_counters, 1) *
+                                     mk::kCounterWords);
+  p.queues = queues_.data(), p.counters = counters_.data();
   p.logits = logits_.data(), p.page_table = pages_.data();
   p.tokens = tokens_.data(), p.positions = tokens_.data() + kMaxRows;
   p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
@@ -230,7 +234,8 @@ void MegakernelBackend::advance_tag() {
   set_step(1);
 }
 
-// Each step uses the claim queues of its parity and clears the others for the next; after a jump both start at 0.
+// Each step uses the claim queues and counters of its parity and clears the others for the next; after a jump both start
+// at 0.
 void MegakernelBackend::set_step(uint32_t step) {
   CHECK_THAT(step > 0 && step < kTagLimit, "step ", step, " is not in (0, 2^24)");
   params_.step = step;
@@ -238,6 +243,8 @@ void MegakernelBackend::set_step(uint32_t step) {
              "clearing activations");
   check_cuda(cudaMemsetAsync(queues_.data(), 0, queues_.bytes(), stream_.get()),
              "clearing the claim queues");
+  check_cuda(cudaMemsetAsync(counters_.data(), 0, counters_.bytes(), stream_.get()),
+             "clearing the counters");
 }
 
 void MegakernelBackend::launch(int n_rows) {

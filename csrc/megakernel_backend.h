@@ -20,6 +20,7 @@ struct MegakernelSchedule {
   std::vector<TaskDescriptor> tasks;
   std::vector<int32_t> offsets;
   int32_t n_splits = 1, n_queues = 0;
+  int32_t n_counters = 0;  // 0: the lean order, which hands over without counters
   std::vector<std::string> wave_names;
 };
 
@@ -98,7 +99,7 @@ class MegakernelBackend final : public StepBackend {
   DeviceBuffer<uint8_t> activations_;  // all tagged buffers
   DeviceBuffer<float> logits_;
   DeviceBuffer<int32_t> pages_, tokens_;  // tokens_: (2, 8) tokens, positions
-  DeviceBuffer<uint32_t> abort_, queues_;
+  DeviceBuffer<uint32_t> abort_, queues_, counters_;
   std::unique_ptr<GpuSampler> sampler_;
   PinnedBuffer<int32_t> host_pages_, host_tokens_;
   PinnedBuffer<mk::Mailbox> mailbox_;

@@ -120,6 +120,9 @@ struct Params {
   uint8_t* moe_out;    // tagged fp32 (8 top_k, hidden), by row * top_k + slot
 };
 
+// Launches the kernel that runs the published orders (p.counted); a cudaError_t.
+int launch_counted(const Params& p, int n_sms, void* stream);
+
 // Bytes of dynamic shared memory for a batch of up to `n_rows`, and ring stages in it.
 int smem_bytes(int n_rows);
 int ring_stages(int n_rows);

@@ -408,8 +408,8 @@ class MegakernelBackend(StepBackend):
     rebuild it then.
 
     layers: per layer the device addresses of qkv, o, router (0: none), upgate, down, norm, K pages, V pages.
-    schedules[n - 1]: (tasks, offsets, attention splits, claim queues, wave names) for n rows. `max_pages` bounds a
-    row's page table.
+    schedules[n - 1]: (tasks, offsets, attention splits, claim queues, counters, wave names) for n rows; 0 counters
+    mean the lean order. `max_pages` bounds a row's page table.
     """
 
     def __init__(
@@ -419,7 +419,7 @@ class MegakernelBackend(StepBackend):
         final_norm: int,
         lm_head: int,
         embed: int,
-        schedules: Sequence[tuple[NDArray[np.void], NDArray[np.int32], int, int, Sequence[str]]],
+        schedules: Sequence[tuple[NDArray[np.void], NDArray[np.int32], int, int, int, Sequence[str]]],
         max_pages: int,
         wait_limit_ms: int = 10000,
         spin_limit: int = 4000000,

@@ -5,35 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from .. import _native
-from ..errors import BackendError
+from ..errors import BackendError, ScheduleError
 from ..kv_cache import KvCache, pages_for
 from ..models.config import ModelConfig
 from ..plans import bare_shape, model_plan
 from ..schedule_check import check
 from ..scheduler import Schedule, build
-from ..tasks import ModelPlan, Opcode
+from ..tasks import ModelPlan
 from .device_weights import DeviceLayer, DeviceModel, require_supported
 
 MAX_ROWS = 8
 MAX_SPLITS = 33  # attention splits that one combiner merges (csrc/mk_params.h)
 ORDER = "lean"
 HOPPER = (9, 0)
-KERNEL_OPCODES = (
-    Opcode.ROUTER_GEMM,
-    Opcode.QKV_PROJ,
-    Opcode.ATTN_DECODE,
-    Opcode.ATTN_COMBINE,
-    Opcode.O_PROJ,
-    Opcode.FFN_UPGATE_ACT,
-    Opcode.FFN_DOWN,
-    Opcode.MOE_UPGATE_ACT_DRAIN,
-    Opcode.MOE_DOWN_DRAIN,
-    Opcode.LM_HEAD,
-)
+MAX_CLAIMED_WIDTH = 2048  # hidden units of an expert in the published orders: 16 k-tiles a warp
 
 
 def megakernel_problem(config: ModelConfig) -> str | None:
@@ -60,6 +48,9 @@ def megakernel_schedules(
     The check runs on a shorter model in which every run of layers occurs (49 layers take 4 s a schedule, 9 take 0.8 s).
     """
     plan = model_plan(config)
+    widest = max((layer.intermediate for layer in plan.layers if layer.moe), default=0)
+    if order != ORDER and widest > MAX_CLAIMED_WIDTH:
+        raise ScheduleError(f"the {order} order takes experts of up to {MAX_CLAIMED_WIDTH} units, not {widest}")
     n_splits = min(MAX_SPLITS, max(1, n_sms // config.n_kv_heads))
 
     def made(of: ModelPlan, n_rows: int) -> Schedule:
@@ -83,12 +74,6 @@ def shortened(plan: ModelPlan) -> ModelPlan:
     return plan
 
 
-def unrunnable_opcodes(schedules: Sequence[Schedule]) -> list[str]:
-    """Names of the opcodes in the schedules that the kernel does not implement (yet); empty: it runs them."""
-    used = {int(opcode) for schedule in schedules for opcode in np.unique(schedule.tasks["opcode"])}
-    return sorted(Opcode(opcode).name for opcode in used - {int(opcode) for opcode in KERNEL_OPCODES})
-
-
 def megakernel_backend(
     model: DeviceModel,
     kv: KvCache,
@@ -107,11 +92,16 @@ def megakernel_backend(
         model.final_norm.data_ptr(),
         model.head.data.data_ptr(),
         model.embed.data.data_ptr(),
-        [(s.tasks, s.offsets, s.n_splits, s.n_queues, list(s.wave_names)) for s in schedules],
+        [(s.tasks, s.offsets, s.n_splits, s.n_queues, _counters(s), list(s.wave_names)) for s in schedules],
         pages_for(context_tokens) + 1,
         wait_limit_ms=wait_limit_ms,
         owners=(model, kv),
     )
+
+
+def _counters(schedule: Schedule) -> int:
+    """Counters that the kernel keeps; 0 chooses the lean kernel, which hands over without them."""
+    return 0 if schedule.order == ORDER else schedule.n_counters
 
 
 def _addresses(layer: DeviceLayer, k: torch.Tensor, v: torch.Tensor) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ from pointcode_local.engine import _native
 from pointcode_local.engine._native import DecodeService, Notice, SamplingConfig, TokenFlag
 from pointcode_local.engine.assembly import assemble
 from pointcode_local.engine.bench.gpu_report import decode_point, step_gb, uniform_experts
-from pointcode_local.engine.cuda.backend import megakernel_problem, megakernel_schedules, shortened, unrunnable_opcodes
+from pointcode_local.engine.cuda.backend import megakernel_problem, megakernel_schedules, shortened
 from pointcode_local.engine.cuda.random_weights import north_mini
-from pointcode_local.engine.errors import BackendError
+from pointcode_local.engine.errors import BackendError, ScheduleError
 from pointcode_local.engine.model_files import open_model
 from pointcode_local.engine.parts import EngineOptions
 from pointcode_local.engine.plans import model_plan
+from pointcode_local.engine.scheduler import ORDER_NAMES
 
 from .tiny_models import make_tiny
 
@@ -45,13 +47,18 @@ def test_an_unknown_backend_is_named_with_the_known_ones(tmp_path: Path) -> None
         assemble(open_model(make_tiny("llama", tmp_path)), "tiny", EngineOptions(backend="tpu"))
 
 
-def test_the_kernel_runs_every_opcode_of_the_lean_order() -> None:
-    schedules = megakernel_schedules(north_mini(5, 4096), 132, max_rows=2)
-    assert unrunnable_opcodes(schedules) == []
-    assert schedules[0].n_splits == 33
-    assert "ADD_RMSNORM" in unrunnable_opcodes(
-        megakernel_schedules(north_mini(2, 4096), 132, order="shipped", max_rows=1)
-    )
+@pytest.mark.parametrize("order", ORDER_NAMES)
+def test_every_order_of_the_full_shape_is_proved_for_an_h200(order: str) -> None:
+    schedules = megakernel_schedules(north_mini(5, 4096), 132, order=order, max_rows=2)
+    assert [s.n_rows for s in schedules] == [1, 2] and schedules[0].n_splits == 33
+
+
+def test_an_expert_too_wide_for_the_published_orders_is_refused_by_them_alone() -> None:
+    config = north_mini(2, 4096)
+    wide = replace(config, layers=(config.layers[0], replace(config.layers[1], intermediate=2064)))
+    assert megakernel_schedules(wide, 8, max_rows=1)
+    with pytest.raises(ScheduleError, match="the shipped order takes experts of up to 2048 units, not 2064"):
+        megakernel_schedules(wide, 8, order="shipped", max_rows=1)
 
 
 def test_a_schedule_is_proved_on_a_shorter_model_that_holds_every_run_of_layers() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import math
 import os
 import shutil
@@ -45,8 +46,10 @@ def compiler() -> str | None:
 
 def build(folder: Path) -> ctypes.CDLL:
     """Compiles the kernel and the emulation to a library in `folder`, once for all who share it, and loads it."""
-    library = folder / "host_kernel.so"
-    with (folder / "host_kernel.lock").open("w") as lock:
+    sources = sorted([*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir()])
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    library = folder / f"host_kernel-{digest}.so"
+    with library.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             _compile(library)

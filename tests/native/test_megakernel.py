@@ -7,18 +7,21 @@ poisoned shared memory. It shows nothing about fences and speed: tests/gpu does.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pointcode_local.engine.scheduler import Schedule
+from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule
 from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
 from .host_kernel import AbortedStep, HostKernel, MkParams, Row, build, compiler
+from .test_random_schedules import random_schedule
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="the kernel is compiled for the host, and there is no C++ compiler"),
@@ -48,9 +51,22 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
     return open_weights(made)
 
 
+Kernels = Callable[[str], HostKernel]
+
+
 @pytest.fixture(scope="module")
-def kernel(library: ctypes.CDLL, weights: ModelWeights) -> HostKernel:
-    return HostKernel.of(library, weights, 4)
+def kernels(library: ctypes.CDLL, weights: ModelWeights) -> Kernels:
+    """One kernel per order, for four SMs."""
+
+    def made(order: str) -> HostKernel:
+        return HostKernel.of(library, weights, 4, order=order)
+
+    return cache(made)
+
+
+@pytest.fixture(params=["lean", "shipped"])
+def kernel(request: pytest.FixtureRequest, kernels: Kernels) -> HostKernel:
+    return kernels(request.param)
 
 
 def test_no_field_of_the_parameters_is_out_of_place(library: ctypes.CDLL) -> None:
@@ -78,7 +94,7 @@ def check_step(kernel: HostKernel, rows: Sequence[Row]) -> int:
     n_clear = 0
     for ours, row in zip(logits, rows, strict=True):
         wanted = kernel.oracle.next_logits(row)
-        if kernel.oracle.margin > 0.05:
+        if kernel.oracle.margin > 0.02:
             n_clear += 1
             assert (ours - wanted).norm() < 0.015 * wanted.norm(), f"position {row.position}"
         row.token, row.position = int(wanted.argmax()), row.position + 1
@@ -94,19 +110,61 @@ def test_a_full_batch_agrees_with_the_fp32_reference_over_three_steps(kernel: Ho
 def test_a_row_has_the_same_bits_alone_in_any_batch_and_in_any_interleaving(kernel: HostKernel) -> None:
     rows = started(kernel, LENGTHS)
     together = kernel.step(rows)  # a step may be repeated: it writes its own position only
-    for n in (1, 2, 3, 4, 5, 6, 7, 8):
+    for n in (1, 2, 3, 5, 6, 7, 8):
         assert np.array_equal(kernel.step(rows[:n]), together[:n]), f"{n} rows"
     assert np.array_equal(kernel.step(rows[5:6])[0], together[5])
     release(rows)
 
 
-@pytest.mark.parametrize("n_sms", [2, 3, 5])
-def test_any_number_of_sms_agrees_with_the_reference(library: ctypes.CDLL, weights: ModelWeights, n_sms: int) -> None:
-    kernel = HostKernel.of(library, weights, n_sms)
+def test_the_published_orders_give_the_same_bits_and_the_lean_order_the_same_within_bf16(kernels: Kernels) -> None:
+    found: dict[str, torch.Tensor] = {}
+    for order in ORDER_NAMES:
+        rows = started(kernels(order), LENGTHS)
+        found[order] = torch.from_numpy(kernels(order).step(rows))
+        release(rows)
+    for order in ("interleaved", "attention_first"):
+        assert torch.equal(found["shipped"], found[order]), order
+    distance = (found["lean"] - found["shipped"]).norm(dim=1) / found["lean"].norm(dim=1)
+    assert distance.median() < 0.01
+
+
+def test_waves_in_any_order_on_any_sms_give_the_same_bits(kernels: Kernels, weights: ModelWeights) -> None:
+    kernel, rng = kernels("shipped"), np.random.default_rng(0)
+    rows = started(kernel, (65, 30))
+    wanted = kernel.step(rows)
+    for _ in range(6):
+        schedule = random_schedule(weights, rng, n_processors=4, n_splits=kernel.schedules[1].n_splits)
+        assert np.array_equal(kernel.step(rows, schedule), wanted)
+    release(rows)
+
+
+@pytest.mark.parametrize(
+    ("n_sms", "order"),
+    [(2, "lean"), (3, "lean"), (5, "lean"), (2, "shipped"), (3, "interleaved"), (5, "attention_first")],
+)
+def test_any_number_of_sms_agrees_with_the_reference(
+    library: ctypes.CDLL, weights: ModelWeights, n_sms: int, order: str
+) -> None:
+    kernel = HostKernel.of(library, weights, n_sms, order=order)
     assert check_step(kernel, started(kernel, (65, 129, 40, 7))) >= 2
 
 
-def test_a_step_survives_the_wrap_of_the_tag(kernel: HostKernel) -> None:
+@pytest.mark.parametrize("order", ["lean", "shipped"])
+def test_matrices_of_several_stages_and_full_groups_agree_with_the_reference(
+    library: ctypes.CDLL, order: str, tmp_path: Path
+) -> None:
+    folder = make_tiny(
+        "cohere2_moe", tmp_path, dtype=torch.bfloat16, num_hidden_layers=2, hidden_size=256, num_attention_heads=16,
+        head_dim=64, intermediate_size=528, prefix_dense_intermediate_size=640, num_experts=12, norm_topk_prob=True,
+    )  # fmt: skip
+    kernel = HostKernel.of(library, open_weights(folder), 4, order=order)
+    rows = started(kernel, (70, 20, 130))
+    assert check_step(kernel, rows) + check_step(kernel, rows) >= 3
+
+
+@pytest.mark.parametrize("order", ["lean", "shipped"])
+def test_a_step_survives_the_wrap_of_the_tag(kernels: Kernels, order: str) -> None:
+    kernel = kernels(order)
     rows = started(kernel, (40,))
     wanted = kernel.step(rows)
     kernel.jump((1 << 24) - 1)
@@ -123,15 +181,24 @@ def without(schedule: Schedule, wave: str) -> Schedule:
     return replace(schedule, tasks=schedule.tasks[keep], offsets=before[schedule.offsets].astype(np.int32))
 
 
-@pytest.mark.parametrize("wave", ["L2.router", "L1.qkv", "L3.down"])
-def test_a_missing_producer_ends_the_kernel_with_a_name(library: ctypes.CDLL, weights: ModelWeights, wave: str) -> None:
-    kernel = HostKernel.of(library, weights, 3)
-    kernel.params.spin_limit = 500
+LEAN_WAVES = ("L2.router", "L1.qkv", "L3.down")
+COUNTED_WAVES = ("L1.norm", "L2.attn", "L2.finalize", "L2.gather", "L3.upgate", "L3.moe_combine")
+
+
+@pytest.mark.parametrize(
+    ("order", "wave"), [("lean", wave) for wave in LEAN_WAVES] + [("shipped", wave) for wave in COUNTED_WAVES]
+)
+def test_a_missing_producer_ends_the_kernel_with_a_name(
+    library: ctypes.CDLL, weights: ModelWeights, order: str, wave: str
+) -> None:
+    kernel = HostKernel.of(library, weights, 3, order=order)
+    kernel.params.spin_limit = 300
     broken = without(kernel.schedules[0], wave)
     with pytest.raises(AbortedStep) as caught:
         kernel.step(started(kernel, (20,)), broken)
     block, warp, kind, ordinal, _seen, _wanted = caught.value.args
-    assert 0 <= block < 3 and 0 <= warp < 12 and kind in ("data", "route", "ring full", "descriptor")
+    assert 0 <= block < 3 and 0 <= warp < 12
+    assert kind in ("data", "route", "ring full", "descriptor", "counter", "warps", "reduce full")
     if kind != "descriptor":
         [task] = broken.tasks[broken.tasks["ordinal"] == ordinal]
         assert broken.wave_names[int(task["wave"])] > wave[:2]  # that layer, or a later one

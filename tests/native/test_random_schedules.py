@@ -27,12 +27,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
     return open_weights(make_tiny("cohere2_moe", folder))
 
 
-def random_schedule(weights: ModelWeights, rng: np.random.Generator) -> Schedule:
-    """Waves in a random order that their waits allow, tasks on random processors."""
+def random_schedule(
+    weights: ModelWeights, rng: np.random.Generator, *, n_processors: int = 0, n_splits: int = N_SPLITS
+) -> Schedule:
+    """Waves in a random order that their waits allow, tasks on random processors (0: of a random number of them)."""
     plan = model_plan(weights.config)
-    n = int(rng.integers(1, 6))
+    n = n_processors or int(rng.integers(1, 6))
     order = ORDERS[str(rng.choice(list(ORDERS)))]
-    waiting = published_waves(plan, order, N_ROWS, int(rng.integers(1, 9)), N_SPLITS)
+    waiting = published_waves(plan, order, N_ROWS, int(rng.integers(1, 9)), n_splits)
     placed: list[Wave] = []
     names: set[str] = set()
     while waiting:
@@ -40,7 +42,7 @@ def random_schedule(weights: ModelWeights, rng: np.random.Generator) -> Schedule
         wave = waiting.pop(int(rng.choice(ready)))
         placed.append(replace(wave, processor=rng.integers(0, n, len(wave.tasks)).astype(np.int32)))
         names.add(wave.name)
-    return deal(placed, order="random", n_rows=N_ROWS, n_processors=n, n_splits=N_SPLITS)
+    return deal(placed, order="random", n_rows=N_ROWS, n_processors=n, n_splits=n_splits)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -1,0 +1,54 @@
+// What a block does before its roles part: barriers, angles, queues, zeroed operands.
+#pragma once
+
+#include "mk_common.cuh"
+
+namespace pointcode::mk {
+
+constexpr int kHelperRegisters = 168, kConsumerRegisters = 168;
+
+template <int NB>
+__device__ void init_barriers(Smem<NB>& s) {
+  for (int i = 0; i < Smem<NB>::kStages; i++)
+    mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
+  for (int i = 0; i < kDescSlots; i++)
+    mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
+  for (int i = 0; i < Fixed<NB>::kRedSlots; i++)
+    mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
+  mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
+  mbar_init_fence();
+}
+
+// cos and sin of every row's angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
+template <int NB>
+__device__ void rope_table(Smem<NB>& s, const Params& p) {
+  const int half = p.head_dim / 2;
+  for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
+    const int row = i / half, k = i % half;
+    const float frequency =
+        1.f / powf(p.rope_theta, static_cast<float>(2 * k) / static_cast<float>(p.head_dim));
+    const double turns = static_cast<double>(static_cast<float>(p.positions[row]) * frequency) *
+                         0.31830988618379067;  // / pi
+    float sine, cosine;
+    sincospif(static_cast<float>(turns - 2.0 * rint(turns * 0.5)), &sine,
+              &cosine);  // no slow path, no local memory
+    s.f.rope[row][k] = {cosine, sine};
+  }
+}
+
+template <int NB>
+__device__ __forceinline__ void set_up(const Params& p) {
+  Smem<NB>& s = smem<NB>();
+  if (threadIdx.x == 0) init_barriers(s);
+  rope_table(s, p);
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
+      p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
+  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
+    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
+  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
+    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
+  __syncthreads();
+}
+
+}  // namespace pointcode::mk
