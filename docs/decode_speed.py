@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt  # noqa: E402 - the backend comes first
 from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, uniform_experts  # noqa: E402
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
-# One H200, random bf16 weights, uniform routing. "kernel": launches back to back; "backend": bench decode, with sampling.
+# One H200, random bf16 weights, uniform routing. Kernel: launches back to back; backend: bench decode, with sampling.
 BY_CONTEXT = {1024: 517, 8192: 516, 32768: 486, 131072: 382}  # kernel, batch 1
 BY_BATCH = {1: (516, 500.3, 253.7), 2: (668, 656.0, 389.3), 4: (804, 793.7, 551.8), 8: (967, 945.7, 703.8)}
 
