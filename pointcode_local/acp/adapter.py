@@ -40,8 +40,9 @@ class EditorAdapter:
         return adapted
 
     async def prepare(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        """Fetch the files of a call, for its preview and its checkpoint."""
-        if self._files is not None and self._workspace is not None and tool.name in FILE_TOOLS:
+        """Fetch the files of a call that will change them, for its preview and its checkpoint."""
+        changes_files = tool.name in FILE_TOOLS and tool.access == "write"
+        if self._files is not None and self._workspace is not None and changes_files:
             await self._files.fetch(resolved(tool, arguments, self._workspace))
 
     async def unsaved(self, path: Path) -> str | None:

@@ -60,6 +60,7 @@ async def test_the_model_reads_and_edits_what_is_not_saved_yet(tmp_path: Path):
     async with EditorKit(tmp_path, model, capabilities=FILES, answers=editor_files.answers()) as editor:
         await editor.prompt(await editor.new())
         assert "TYPED = 1" in str(model.requests[1].messages[-1].content)
+        assert editor_files.read == ["a.py"] * 3  # once for the read; for the edit's preview, and again when it runs
         (asked,) = [m for m in editor.asked if m["method"] == "session/request_permission"]
         diff = asked["params"]["toolCall"]["content"][0]
         assert (diff["oldText"], diff["newText"]) == ("one\nTYPED = 1\n", "one\nTYPED = 2\n")

@@ -140,7 +140,7 @@ def test_end_of_input_cancels_the_running_prompt_and_ends_the_process(program: P
         assert end(editor) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_signal_ends_the_process_with_its_commands(program: Program, number: signal.Signals):
     (program.ws / "pipe").unlink(missing_ok=True)
     os.mkfifo(program.ws / "pipe")
