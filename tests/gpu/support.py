@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pointcode_local.engine import _native
-from pointcode_local.engine.cuda.backend import megakernel_backend, megakernel_schedules
+from pointcode_local.engine.cuda.backend import ORDER, megakernel_backend, megakernel_schedules
 from pointcode_local.engine.cuda.device_weights import DeviceModel
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES
@@ -60,8 +60,8 @@ class Bed:
     backend: _native.MegakernelBackend
 
     @classmethod
-    def of(cls, weights: ModelWeights) -> Bed:
-        """Loads it to the GPU; its pages are poisoned."""
+    def of(cls, weights: ModelWeights, order: str = ORDER) -> Bed:
+        """Loads it to the GPU, with schedules in this wave order; its pages are poisoned."""
         device = torch.device("cuda", 0)
         model, _ = load_model(weights, device)
         kv = KvCache(kv_geometry(weights.config, 2), 300, 300, device)
@@ -69,7 +69,7 @@ class Bed:
             pool.k.fill_(float("nan"))
             pool.v.fill_(float("nan"))
         n_sms = torch.cuda.get_device_properties(device).multi_processor_count
-        schedules = megakernel_schedules(weights.config, n_sms)
+        schedules = megakernel_schedules(weights.config, n_sms, order=order)
         backend = megakernel_backend(model, kv, schedules, CONTEXT)
         return cls(weights, model, kv, GpuPrefill(model, FRAGMENT_PAGES), schedules, backend)
 

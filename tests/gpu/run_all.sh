@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Everything that needs a Hopper GPU, in under 10 minutes: tests/gpu/run_all.sh [PYTHON]
+# Needs nvcc, cmake, ninja, and a Python with the project's dependencies (.[dev]) and Triton. Leaves build/gpu, engine/_native*.so
+# and a log per step in build/gpu-logs. Prints one line a step, the measured lines below it; exit code 1 when a step failed.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+python=${1:-$(command -v python3)}
+logs=$PWD/build/gpu-logs
+mkdir -p "$logs"
+export PYTHONPATH=$PWD
+failed=0
+cut="s/^/    /"
+
+step() { # NAME SECONDS PATTERN COMMAND...: runs it, prints the outcome and the lines that match
+  local name=$1 limit=$2 pattern=$3 begun=$SECONDS outcome=ok
+  shift 3
+  timeout "$limit" "$@" > "$logs/$name.log" 2>&1 || { outcome="FAILED ($?), see $logs/$name.log" failed=1; }
+  printf '%-12s %4s s  %s\n' "$name" "$((SECONDS - begun))" "$outcome"
+  grep -E "$pattern" "$logs/$name.log" | tail -24 | sed "$cut"
+}
+build() {
+  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" \
+    -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" && cmake --build build/gpu && cp build/gpu/_native*.so engine/
+}
+bench=("$python" -P -m pointcode_local.engine.bench.gpu)
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || { echo "no NVIDIA GPU answers"; exit 1; }
+step build 180 'error' build
+step tests 240 'passed|failed|^FAILED|^ERROR' "$python" -P -m pytest -q -n 0 -m gpu tests/gpu
+# One step of each kernel on the tiny model under the memory checker.
+step memcheck 120 'ERROR SUMMARY|passed|failed|Invalid' compute-sanitizer --tool memcheck --error-exitcode 1 \
+  "$python" -P -m pytest -q -n 0 -m gpu tests/gpu/test_decode.py -k "fp32_reference and (129-lean or 129-shipped or lean-129 or shipped-129)"
+step decode 150 'tok/s|baseline' "${bench[@]}" decode --batch 1,2,4,8 --tokens 128 --repeats 3 --no-baseline
+step orders 150 'tok/s|order' "${bench[@]}" schedule --batch 1 --tokens 64 --repeats 3
+step prefill 90 'tok/s' "${bench[@]}" prefill --context 8192 --repeats 2
+exit "$failed"
