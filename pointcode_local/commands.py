@@ -176,15 +176,16 @@ def _describe_sandbox() -> str:
 
 
 def bench(argv: Sequence[str]) -> int:
-    """`pointcode bench NAME …`: hands over to `engine.bench.NAME`, which knows its own options."""
+    """`pointcode bench NAME …`: hands over to `engine.bench.NAME` (`turnbench.turn`), which knows its own options."""
     from pointcode_local.engine import bench as benches
     from pointcode_local.local_models import NO_ENGINE
 
     names = [module.name for module in pkgutil.iter_modules(benches.__path__) if module.name in BENCHES]
-    if not argv or argv[0] not in names:
-        raise UsageError(f"usage: pointcode bench {'|'.join(names)} …")
+    if not argv or argv[0] not in (*names, "turn"):
+        raise UsageError(f"usage: pointcode bench {'|'.join((*names, 'turn'))} …")
+    package = "pointcode_local.turnbench" if argv[0] == "turn" else benches.__name__
     try:
-        module: Any = importlib.import_module(f"{benches.__name__}.{argv[0]}")
+        module: Any = importlib.import_module(f"{package}.{argv[0]}")
     except ImportError as error:
         return _complain(f"{NO_ENGINE} ({error})", EXIT_ERROR)
     try:
