@@ -85,6 +85,11 @@ class LocalChatModel:
         """The ids that the model would be asked with."""
         return self._ids.prompt(messages, tools)
 
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether `reply_prefix` and `reply_pattern` hold."""
+        return True
+
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """Prompt length in tokens."""
         return len(self.prompt_ids(messages, tools))
@@ -113,10 +118,13 @@ class LocalChatModel:
             n_top=request.sampling.n_logprobs if request.sampling else 0,
             one_call=not request.parallel_tool_calls,
         )
-        first = self._token_request(request, prompt_ids, in_reasoning)
+        given = [] if in_reasoning else self.files.tokenizer.encode(request.reply_prefix)
+        first = self._token_request(request, [*prompt_ids, *given], in_reasoning)
         budget = self._reasoning_budget
         if request.reasoning_budget is not None:
             budget = min(budget, request.reasoning_budget)
+        for delta in reply.begin_with(given):
+            yield delta
         async with aclosing(self._run(first, reply, budget)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -134,7 +142,7 @@ class LocalChatModel:
                 async with aclosing(self._run_once(request, reply, budget)) as deltas:
                     async for delta in deltas:
                         yield delta
-            left = first.max_tokens - len(reply.ids) - 1
+            left = first.max_tokens - reply.n_written - 1
             if reply.finished or end_id is None:
                 return
             if left < 1:
@@ -145,7 +153,7 @@ class LocalChatModel:
                 yield delta
             request = replace(
                 first,
-                token_ids=(*first.token_ids, *reply.ids),
+                token_ids=(*first.token_ids, *reply.written_ids),
                 max_tokens=left,
                 grammar=self._after_thought(first.grammar),
             )
@@ -196,6 +204,8 @@ class LocalChatModel:
         choice, tools = request.tool_choice, request.tools
         if request.response_schema is not None:
             return answer_grammar(request.response_schema, form, tokenizer, trigger)
+        if request.reply_pattern:
+            return Grammar("lark", f"start: /{request.reply_pattern}/", trigger, repeats=False)
         if choice == "none" or (choice == "auto" and not tools):
             return None
         if choice == "auto":
@@ -233,7 +243,8 @@ class _Reply:
         self._prompt = PrefillProgress(0, 0, 0)
         self._begun_s = time.perf_counter()
         self._first_s = self._last_s = 0.0
-        self.ids: list[int] = []
+        self._n_given = 0
+        self.ids: list[int] = []  # those that were given included
         self.finished = False
         self.is_whole = False  # ended by itself: may be continued id for id
 
@@ -247,9 +258,25 @@ class _Reply:
         """Whether a thought is open."""
         return self._parser.in_reasoning
 
+    @property
+    def written_ids(self) -> list[int]:
+        """The ids that the model wrote."""
+        return self.ids[self._n_given :]
+
+    @property
+    def n_written(self) -> int:
+        """How many tokens the model wrote."""
+        return len(self.ids) - self._n_given
+
+    def begin_with(self, ids: Sequence[int]) -> list[ChatDelta]:
+        """The deltas of what the reply begins with, before the model writes; stop strings are not looked for in it."""
+        self.ids += ids
+        self._n_given = len(ids)
+        return [recorded for delta in self._parser.push(ids) for recorded in self._record(delta)]
+
     def note(self, progress: PrefillProgress) -> None:
         """Counts of the first prompt are those of the reply."""
-        if not self.ids:
+        if not self.n_written:
             self._prompt = progress
 
     @property
@@ -257,7 +284,7 @@ class _Reply:
         """Of the whole reply, also where it took two requests of the engine."""
         waited_s = self._first_s - self._begun_s if self._first_s else 0.0
         done, cached = self._prompt.total_tokens, self._prompt.cached_tokens
-        return Usage(done, cached, len(self.ids), waited_s, self._last_s - self._first_s)
+        return Usage(done, cached, self.n_written, waited_s, self._last_s - self._first_s)
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[Mapping[int, float]] = ()) -> list[ChatDelta]:
         """The deltas of new ids; may finish the reply (a stop string, the one call that was allowed)."""

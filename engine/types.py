@@ -155,7 +155,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation to continue. `max_tokens` None means: to the end of the context."""
+    """A conversation to continue. `max_tokens` None means: to the end of the context.
+
+    `reply_prefix` is text that the reply begins with, as if the model had written it; `reply_pattern` a regular
+    expression (llguidance syntax) for what follows it. Remote models know neither.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -165,6 +169,8 @@ class ChatRequest:
     parallel_tool_calls: bool = True
     stop: tuple[str, ...] = ()
     response_schema: Mapping[str, object] | None = None
+    reply_prefix: str = ""
+    reply_pattern: str = ""
     reasoning_budget: int | None = None  # most tokens of thinking; None: the model's own limit
     priority: int = 0  # higher is admitted first
 

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Literal
 
 from pointcode_local import context_files
+from pointcode_local.blockturn import BlockTurn
 from pointcode_local.conversation import Conversation
 from pointcode_local.engine.errors import BackendError, CapacityError, EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
@@ -35,6 +37,8 @@ from pointcode_local.steps import split_steps
 from pointcode_local.turn import AgentLimits, Core, Stop, Turn
 from pointcode_local.window import Window
 
+Menu = Literal["tools", "blocks"]  # how the model changes files: by tool calls, or by blocks that become calls
+
 
 class Agent:
     """One conversation. Built by the composition root; used by every front end in the same way."""
@@ -51,6 +55,7 @@ class Agent:
         home: Path | None = None,
         sampling: SamplingParams | None = None,
         repo_map: Callable[[int], str] | None = None,
+        menu: Menu = "tools",
     ) -> None:
         self._log = log
         self._home = home
@@ -60,12 +65,13 @@ class Agent:
             model=model,
             box=toolbox,
             conversation=Conversation(system, history),
-            window=Window(model, toolbox.specs),
+            window=Window(model, toolbox.specs if menu == "tools" else ()),
             limits=limits or AgentLimits(),
             emit=self._emit,
             wait_answer=self._wait_answer,
             sampling=sampling,
         )
+        self._menu = menu
         self._core.wanted_room = self._core.window.working_room
         self._n_turns = max(toolbox.checkpoints.last_turn() if toolbox.checkpoints else 0, 0)
         self._events: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
@@ -156,7 +162,8 @@ class Agent:
         """One prompt to its end."""
         self._n_turns += 1
         prompt, *later = split_steps(prompt) if self._core.model.is_small else [prompt]
-        turn = Turn(self._core, self._n_turns, prompt, later)
+        kind = BlockTurn if self._menu == "blocks" else Turn
+        turn = kind(self._core, self._n_turns, prompt, later)
         first = not self._core.conversation.has_user_message
         self._emit(TurnStarted(prompt))
         try:
@@ -184,7 +191,8 @@ class Agent:
             for rule in context_files.rules(self._core.box.root, self._home):
                 self._emit(rule)
             small = self._core.model.is_small
-            self._emit(context_files.environment(self._core.box.root, mode, small_model=small))
+            if self._menu == "tools" or mode == "plan":
+                self._emit(context_files.environment(self._core.box.root, mode, small_model=small))
         elif mode != self._told_mode:
             note = (
                 context_files.PLAN_NOTE if mode == "plan" else "Files may be changed again, as far as the user permits."

@@ -59,9 +59,10 @@ def pick_tools(tools: Sequence[Any], allowed: tuple[str, ...] | None) -> tuple[d
     return {n: t for n, t in known.items() if n in allowed}, {n: why for n, why in withheld.items() if n not in allowed}
 
 
-def system_prompt(*, small: bool) -> str:
-    """The system prompt for large or small models."""
-    path = Path(__file__).parent / "prompts" / ("small.md" if small else "system.md")
+def system_prompt(*, small: bool, blocks: bool = False) -> str:
+    """The system prompt for large or small models, or for the edit menu "blocks"."""
+    name = "blocks.md" if blocks else "small.md" if small else "system.md"
+    path = Path(__file__).parent / "prompts" / name
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -23,6 +23,7 @@ from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_serve
 PROJECT_FILE = Path(".pointcode", "config.toml")
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
+EDIT_MENUS = ("auto", "tools", "blocks")
 THEMES = ("auto", "dark", "light", "dark-contrast", "light-contrast", "none")
 KEYS = ("standard", "vi")
 
@@ -48,6 +49,8 @@ class Settings:
     theme: str = "auto"
     keys: str = "standard"  # of the message field
     small_model: str = "auto"
+    edit_menu: str = "auto"
+    edit_menus: Mapping[str, str] = field(default_factory=dict[str, str])  # by model name
     repo_map_tokens: int = 1500  # 0: no map
     sandbox: str = "auto"  # auto: what nobody agreed to; always: every command; off
     sandbox_network: bool = False
@@ -55,6 +58,10 @@ class Settings:
     mcp_servers: tuple[McpServer, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     ignored: tuple[str, ...] = ()  # what an untrusted project's file asked for, in words
+
+    def menu_of(self, model: str) -> str:
+        """The edit menu set for this model, or for all."""
+        return self.edit_menus.get(model, self.edit_menu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ _KEYS = (
     _Key("theme", "theme", str, THEMES, needs_trust=False),
     _Key("keys", "keys", str, KEYS, needs_trust=False),
     _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
+    _Key("edit_menu", "edit_menu", str, EDIT_MENUS, needs_trust=False),
+    _Key("edit_menus", "edit_menus", dict, needs_trust=False),
     _Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
     _Key("sandbox", "sandbox", str, ("auto", "always", "off")),
     _Key("sandbox_network", "sandbox_network", bool),
@@ -263,6 +272,8 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
         return parse_hooks(cast(Mapping[str, Any], value))
     if name == "mcp_servers":
         return parse_servers(cast(Mapping[str, Any], value))
+    if isinstance(value, dict) and name == "edit_menus" and not set(value.values()) <= set(EDIT_MENUS):  # type: ignore[reportUnknownArgumentType]
+        raise ValueError(f"edit_menus maps model names to one of {', '.join(EDIT_MENUS)}")
     if name == "max_turns" and value < 1:
         raise ValueError(f"max_turns must be at least 1, got {value}")
     if name == "repo_map_tokens" and value < 0:

@@ -30,6 +30,7 @@ class Conversation:
         self.system = Message("system", system)
         self._messages: list[Message] = []
         self._context: list[str] = []
+        self._after: list[str] = []  # context that stands behind the prompt
         self._prompt: str | None = None
         self._open: tuple[ToolCall, ...] = ()  # calls of the last reply whose results are not in the history yet
         self._results: dict[str, ToolFinished] = {}
@@ -44,7 +45,7 @@ class Conversation:
                     self._close_user()
                 self._prompt = prompt
             case ContextAdded():
-                self._context.append(event.text)
+                (self._after if event.after else self._context).append(event.text)
             case AssistantMessage():
                 self._settle()
                 self._add_reply(event)
@@ -95,8 +96,8 @@ class Conversation:
         self._close_user()
 
     def _close_user(self) -> None:
-        parts = [*self._context, *([self._prompt] if self._prompt is not None else [])]
-        self._context, self._prompt = [], None
+        parts = [*self._context, *([self._prompt] if self._prompt is not None else []), *self._after]
+        self._context, self._after, self._prompt = [], [], None
         if parts:
             self._messages.append(Message("user", "\n\n".join(parts)))
 

@@ -23,11 +23,13 @@ class TurnStarted:
 class ContextAdded:
     """Text that nobody typed enters the history: project rules, a mentioned file, the folder, a note to the model.
 
-    It becomes part of the next user message, before the prompt's own words where it follows a `TurnStarted`.
+    It becomes part of the next user message, before the prompt's own words where it follows a `TurnStarted`; `after`:
+    behind them.
     """
 
     source: str  # "AGENTS.md", "@src/app.py", "environment", "note"
     text: str
+    after: bool = False
 
 
 @dataclass(frozen=True, slots=True)

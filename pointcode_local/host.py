@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pointcode_local import __version__
-from pointcode_local.agent import Agent
+from pointcode_local.agent import Agent, Menu
 from pointcode_local.background_map import BackgroundMap
 from pointcode_local.checkpoints import Checkpoints, Undone
 from pointcode_local.complete import SlashCommand, parse_slash
@@ -132,16 +132,18 @@ class AppHost:
     def _new_agent(self) -> Agent:
         model, log, settings = self._model, self._log, self._setup.settings
         assert model is not None and log is not None
+        menu = self._menu(model)
         self._agent = Agent(
             model=model,
             toolbox=self._toolbox(log),
             log=log,
-            system=system_prompt(small=self._is_small),
+            system=system_prompt(small=self._is_small, blocks=menu == "blocks"),
             history=self._history,
             limits=AgentLimits(max_turns=settings.max_turns),
             home=self._setup.places.config,
             sampling=SamplingParams(temperature=settings.temperature) if settings.temperature >= 0 else None,
             repo_map=self._map_text,
+            menu=menu,
         )
         return self._agent
 
@@ -149,6 +151,13 @@ class AppHost:
     def _is_small(self) -> bool:
         choice = self._setup.settings.small_model
         return choice == "yes" or (choice == "auto" and self._model is not None and self._model.is_small)
+
+    def _menu(self, model: ChatModel) -> Menu:
+        """The edit menu: as set for this model or for all, else blocks for small models that can be led to them."""
+        chosen = self._setup.settings.menu_of(model.name)
+        if not getattr(model, "takes_prefix", False):
+            return "tools"
+        return "blocks" if chosen == "blocks" or (chosen == "auto" and self._is_small) else "tools"
 
     @property
     def _opened_kit(self) -> ToolKit:

@@ -184,19 +184,28 @@ class Turn:
         """One model call with its tool calls; True when the turn is done."""
         core = self._core
         messages = core.conversation.messages
-        self._reply = reply = Reply(core.conversation.used_ids())
-        cut = core.window.cut_result
+        request = ChatRequest(
+            messages, core.box.specs, core.limits.max_tokens, core.sampling, tool_choice=self._tool_choice()
+        )
+        return await self._read(request) and await self._conclude()
+
+    def _begin_runner(self) -> CallRunner:
+        core, cut = self._core, self._core.window.cut_result
         conduct = Conduct(
             core.emit, core.wait_answer, lambda text: cut(text, core.conversation.messages_so_far), self._number
         )
         self._runner = CallRunner(core.box, conduct)
-        request = ChatRequest(
-            messages, core.box.specs, core.limits.max_tokens, core.sampling, tool_choice=self._tool_choice()
-        )
+        return self._runner
+
+    async def _read(self, request: ChatRequest) -> bool:
+        """Read one reply; False when it must be asked for again."""
+        core = self._core
+        self._reply = reply = Reply(core.conversation.used_ids())
+        runner = self._begin_runner()
         self.n_calls += 1
         try:
             await read_reply(
-                core.model.stream(request), reply, core.emit, self._runner.start, core.limits.max_reasoning_chars
+                core.model.stream(request), reply, core.emit, runner.start, core.limits.max_reasoning_chars
             )
             if reply.finish == "error":
                 raise BackendError(reply.error or "the model's stream ended with an error")
@@ -208,7 +217,7 @@ class Turn:
             return False
         self._n_broken = 0
         self._report_usage()
-        return await self._conclude()
+        return True
 
     def _tool_choice(self) -> str:
         """Small models are held to a call until the change that was asked for is made, and to an answer after it."""
@@ -332,6 +341,10 @@ class Turn:
         assert reply is not None and runner is not None
         for call in reply.cut_calls:
             runner.fail(call, CUT_CALL)
+
+    def _reply_done(self) -> None:
+        """The reply is used otherwise than as a message of the history."""
+        self._reply = self._runner = None
 
     def _put_in_history(self, text: str | None = None, calls: tuple[ToolCall, ...] | None = None) -> None:
         reply, self._reply = self._reply, None

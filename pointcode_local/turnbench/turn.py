@@ -56,6 +56,11 @@ class SharedModel:
         """Whether the model is small."""
         return self._model.is_small
 
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether the model can be led by the beginning of its reply."""
+        return bool(getattr(self._model, "takes_prefix", False))
+
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """Prompt length in tokens."""
         return self._model.count_tokens(messages, tools)
@@ -185,6 +190,8 @@ async def _measure(options: argparse.Namespace, given: Setup, chosen: Sequence[t
         endpoint=own.endpoint,
         api_key=own.api_key,
         small_model=own.small_model,
+        edit_menu=own.edit_menu,
+        edit_menus=own.edit_menus,
         permission_mode="auto",
         max_turns=options.max_turns,
     )

@@ -224,3 +224,24 @@ def test_warming_puts_the_stable_prefix_into_the_cache(tmp_path: Path) -> None:
 
 def test_the_authors_sampling_is_used_for_large_models_only(any_model: LocalChatModel) -> None:
     assert recommended_sampling(any_model.files) == SamplingParams()
+
+
+def test_a_reply_begins_with_its_prefix_which_is_read_and_not_written(any_model: LocalChatModel) -> None:
+    plain = ChatRequest(HELLO, max_tokens=6, sampling=SamplingParams())
+    led = replace(plain, reply_prefix="Hello there\n", stop=("there",))
+    if any_model.files.tokenizer.markers.get("<|START_THINKING|>") is not None:
+        return  # a model that thinks first is not led
+    deltas = ask(any_model, led)
+    n_given = len(any_model.files.tokenizer.encode("Hello there\n"))
+    assert answer_of(deltas).startswith("Hello there\n")
+    assert end_of(deltas).usage.prompt_tokens == any_model.count_tokens(HELLO) + n_given
+    assert end_of(deltas).usage.completion_tokens <= 6
+
+
+def test_a_reply_keeps_to_its_pattern(model: LocalChatModel) -> None:
+    request = ChatRequest(
+        HELLO, max_tokens=40, sampling=SamplingParams(), reply_prefix="n = ", reply_pattern="(1|2)[ab]"
+    )
+    deltas = ask(model, request)
+    assert answer_of(deltas) in {"n = 1a", "n = 1b", "n = 2a", "n = 2b"}
+    assert end_of(deltas).reason == "stop"

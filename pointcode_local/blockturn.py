@@ -1,0 +1,329 @@
+"""A turn with a small model: its orders are read for it, the form of each reply is set, and blocks become calls."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pointcode_local.shown_files import MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
+from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
+from pointcode_local.engine.types import ChatRequest, ToolCall
+from pointcode_local.events import AssistantMessage, ContextAdded, Steered, TextDelta, ToolFinished
+from pointcode_local.merge import as_edit, merged
+from pointcode_local.orders import Order, identifiers, read_order, rename_words, whole_word
+from pointcode_local.replies import Reply
+from pointcode_local.turn import Core, Stop, Turn
+
+MAX_ANSWER_TOKENS = 1024
+MAX_FILE_TOKENS = 2048
+MAX_COMMAND_TOKENS = 160
+MAX_SHOWN_OUTPUT = 2000  # characters
+TRIES = 2
+_COMMANDS = (
+    *(
+        "python3",
+        "python",
+        "pytest",
+        "node",
+        "npm",
+        "make",
+        "bash",
+        "sh",
+        "ls",
+        "cat",
+        "head",
+        "tail",
+        "wc",
+        "grep",
+        "find",
+    ),
+    *(
+        "sort",
+        "uniq",
+        "cut",
+        "du",
+        "df",
+        "stat",
+        "file",
+        "touch",
+        "mkdir",
+        "rm",
+        "rmdir",
+        "cp",
+        "mv",
+        "ln",
+        "chmod",
+        "echo",
+    ),
+    *("printf", "sed", "awk", "tr", "diff", "tar", "gzip", "gunzip", "zip", "unzip", "sha256sum", "sha1sum", "md5sum"),
+    *("date", "pwd", "git", "cargo", "go", "gcc", "g++", "pip", "which", "env"),
+)
+_MISTAKE = re.compile(
+    r"(?i)command not found|no such file|invalid option|unrecognized|usage:|cannot stat|missing operand"
+)
+
+
+class BlockTurn(Turn):
+    """Plays the steps of a prompt one by one."""
+
+    def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
+        super().__init__(core, number, prompt, later_steps)
+        self._prompt = prompt
+        self._results: list[str] = []  # what was done, for the answer
+
+    async def play(self) -> None:
+        """Each step to its end; then the answer. Raises Stop for every other end."""
+        orders = [self._prompt, *self._later_steps]
+        while orders:
+            await self._step(orders.pop(0))
+            orders[:0] = self._core.take_steers()
+            if orders:
+                self._core.emit(Steered(orders[0]))
+
+    async def _step(self, text: str) -> None:
+        box = self._core.box
+        files = Files(box.root, box.policy.may_read)
+        order = read_order(text, files.names, [*self._files], can_run="shell" in box.tools)
+        kind = order.kind if box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools) else "question"
+        match kind:
+            case "command":
+                await self._command(text, order, files)
+            case "rename" if await self._rename(text, order, files):
+                pass
+            case "create" | "change" | "rename" if targets := order.targets or self._found(text, files):
+                await self._write_all(text, order, files, targets)
+            case _:
+                await self._question(text, order, files)
+
+    # ------------------------------------------------------------------------------------------- files
+    def _found(self, text: str, files: Files) -> tuple[str, ...]:
+        """The file that an order to change means when it names none: where its identifiers stand."""
+        hits = files.hits(identifiers(text))
+        return (hits[0][0],) if hits else ()
+
+    async def _write_all(self, text: str, order: Order, files: Files, targets: Sequence[str]) -> None:
+        parts = {name: part_of(files.text(name) or "", text) for name in targets}
+        for name in dict.fromkeys([*order.shown, *targets]):
+            self._show_file(name, files.text(name), parts.get(name))
+        done: list[ToolFinished] = []
+        for name in targets:
+            done += await self._write(text, name, parts[name], files, is_only=len(targets) == 1)
+            if self.denied:
+                break
+        self._conclude_with(_summary(done))
+
+    def _show_file(self, name: str, text: str | None, part: Part | None = None) -> None:
+        if text is None or (not text.strip() and part is not None):
+            return
+        shown = part or part_of(text, "")
+        title = name if shown.is_whole else f"{name}, lines {shown.first + 1} to {shown.last}"
+        faults = fault_note(name, text)
+        self._core.emit(ContextAdded(name, shown_file(title, shown.text) + (f"\n{faults}" if faults else "")))
+
+    async def _write(self, text: str, name: str, part: Part, files: Files, *, is_only: bool) -> list[ToolFinished]:
+        """One file, written anew by the model; a second try when it changed nothing or broke the syntax."""
+        results: list[ToolFinished] = []
+        hint = ""
+        for attempt in range(TRIES):
+            result, hint = await self._attempt(text, name, part, files, hint)
+            results += [result] if result else []
+            if not hint or self.denied or (result is None and not is_only and attempt == 0):
+                break
+            part = part_of(files.text(name) or "", text) if result else part
+        return results
+
+    async def _attempt(
+        self, text: str, name: str, part: Part, files: Files, hint: str
+    ) -> tuple[ToolFinished | None, str]:
+        """The result of the call that came of it (None: no call), and what to tell the model before another try."""
+        present, fence = files.text(name), fence_of(part.text, name)
+        wanted = _wanted(name, part, is_new=present is None)
+        limit = (
+            min(MAX_FILE_TOKENS, self._core.window.count_text(part.text) * 2 + 512) if part.text else MAX_FILE_TOKENS
+        )
+        reply = await self._ask_for(f"{hint}{wanted}", f"{name}:\n{fence}{language(name)}\n", f"\n{fence}", limit)
+        body = block_body(reply.text)
+        if body is None or reply.finish == "length":
+            self._put_in_history(reply.text + f"\n{fence}", ())
+            return None, "That was cut: it is too long. "
+        call = _call(name, body, part, present, text)
+        if call is None:
+            self._put_in_history(reply.text + f"\n{fence}", ())
+            return None, f"That is the same text as before. {text}\n\n"
+        (result,) = await self._run(reply, reply.text + f"\n{fence}", call)
+        if result.is_error:
+            return result, f"{result.text}\n\n"
+        problem = fault_note(name, files.text(name) or "")
+        return result, f"{problem}. Mend it. " if problem else ""
+
+    async def _rename(self, text: str, order: Order, files: Files) -> bool:
+        """A renamed word, in all its places; False when it is not clear which."""
+        names = order.targets or files.names
+        bodies = {name: body for name in names if (body := files.text(name)) is not None}
+        old, new = rename_words(text, *bodies.values())
+        if not old or not new:
+            return False
+        word = whole_word(old)
+        calls = [
+            ("edit", {"path": name, "edits": [edit]})
+            for name, body in bodies.items()
+            if (edit := as_edit(body, word.sub(lambda _: new, body))) is not None
+        ]
+        if not calls:
+            return False
+        said = Reply(self._core.conversation.used_ids())
+        self._begin_runner()
+        results = await self._run(said, f"Renaming {old} to {new}.", *calls)
+        self._conclude_with(_summary(results))
+        return True
+
+    # ------------------------------------------------------------------------------------------- commands, questions
+    async def _command(self, text: str, order: Order, files: Files) -> None:
+        self._core.emit(ContextAdded("files", files.listing()))
+        hint, command = "", ""
+        results: list[ToolFinished] = []
+        for _ in range(TRIES):
+            wanted = f"{hint}Write the shell command for this."
+            reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=_command_pattern())
+            command = (block_body(reply.text) or "").strip()
+            results = await self._run(reply, f"```sh\n{command}\n```", ("shell", {"command": command}))
+            if self.denied or not _MISTAKE.search(results[-1].text):
+                break
+            hint = "That command did not work. "
+        output = results[-1].text.strip()
+        if self.denied:
+            self._conclude_with(output)
+            return
+        said = await self._answer_to(f"Answer in a sentence: {text}") if order.wants_answer else ""
+        answer = "" if said.startswith("```") or said.strip() in text else f"{said}\n\n"
+        self._conclude_with(answer + _ran(command, output))
+
+    async def _question(self, text: str, order: Order, files: Files) -> None:
+        core = self._core
+        shown = list(order.shown)
+        hits = [] if shown else files.hits(identifiers(text))
+        if hits:
+            lines = "\n".join(f"{name}:{number}: {line}" for name, number, line in hits)
+            core.emit(ContextAdded("search", f"Lines of the files that match:\n{lines}"))
+        elif not shown and len(files.names) <= MAX_SMALL_FOLDER:
+            shown = files.names
+        left = 2 * MAX_SHOWN_CHARS
+        for name in shown:
+            body = files.text(name)
+            if body is not None and len(body) <= left:
+                self._show_file(name, body)
+                left -= len(body)
+        if not shown and not hits and files.names and core.conversation.history == []:
+            core.emit(ContextAdded("files", files.listing()))
+        self._conclude_with(await self._answer_to(""))
+
+    async def _answer_to(self, wanted: str) -> str:
+        """A free answer of the model; it is not in the history yet."""
+        reply = await self._ask_for(wanted, "", "", MAX_ANSWER_TOKENS)
+        self._reply_done()
+        if reply.finish == "length":
+            raise Stop("limit", "the answer was cut at the token limit")
+        return without_markers(reply.text) or "I have no answer."
+
+    def _conclude_with(self, text: str) -> None:
+        """Put the step's answer into the history, and before the front end."""
+        self._results.append(text)
+        self._core.emit(TextDelta(text))
+        self._core.emit(AssistantMessage(text, "", ()))
+        self.text = "\n".join(self._results)
+
+    # ------------------------------------------------------------------------------------------- model and tools
+    async def _ask_for(self, wanted: str, prefix: str, stop: str, max_tokens: int, pattern: str = "") -> Reply:
+        """One reply of the model; `wanted` is said to it after the order."""
+        core = self._core
+        if wanted:
+            core.emit(ContextAdded("note", wanted, after=True))
+        if not self.n_calls:
+            self._check_prompt_fits()
+        while True:
+            if self.n_calls >= core.limits.max_turns:
+                raise Stop("limit", f"stopped after {self.n_calls} model calls (the limit of turns)")
+            await self._make_room()
+            request = ChatRequest(
+                as_blocks(core.conversation.messages),
+                (),
+                min(max_tokens, core.limits.max_tokens or max_tokens),
+                core.sampling,
+                stop=(stop,) if stop else (),
+                reply_prefix=prefix,
+                reply_pattern=pattern,
+            )
+            if await self._read(request) and self._reply is not None:
+                return self._reply
+
+    async def _run(self, reply: Reply, said: str, *wanted: tuple[str, Mapping[str, Any]]) -> list[ToolFinished]:
+        """Run calls in the name of a reply; both go into the history."""
+        runner = self._runner
+        assert runner is not None
+        calls = tuple(ToolCall(reply.new_id(), name, json.dumps(arguments)) for name, arguments in wanted)
+        self._reply = reply
+        for call in calls:
+            runner.start(call)
+        self._put_in_history(said, calls)
+        results = await runner.wait()
+        self._runner = None
+        self.denied = self.denied or any(result.denied for result in results)
+        for result in results:
+            self._files |= {diff.path: diff.after for diff in result.diffs if diff.after is not None}
+        return results
+
+
+def _wanted(name: str, part: Part, *, is_new: bool) -> str:
+    if is_new:
+        return f"Write the whole file {name}."
+    if part.is_whole:
+        return f"Write the whole file {name} with this change. Keep all other lines."
+    return f"Write lines {part.first + 1} to {part.last} of {name} again with this change. Keep all other lines."
+
+
+def _call(name: str, body: str, part: Part, present: str | None, order: str) -> tuple[str, dict[str, Any]] | None:
+    """The call that makes the file what the model wrote; None when nothing changes."""
+    if present is None:
+        return "write", {"path": name, "content": body}
+    if not present.strip():
+        return "edit", {"path": name, "edits": [{"old": present, "new": body}]}
+    lines = present.splitlines(keepends=True)
+    new = merged(part.text, body, order)
+    whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
+    edit = as_edit(present, whole)
+    return None if edit is None else ("edit", {"path": name, "edits": [edit]})
+
+
+@cache
+def _command_pattern() -> str:
+    """Lines that begin with a program of this machine, up to the end of the block."""
+    known = "|".join(re.escape(name) for name in _COMMANDS if shutil.which(name))
+    line = rf"({known})( [^\n`]*)?"
+    return rf"{line}(\n{line}){{0,3}}\n```"
+
+
+def _ran(command: str, output: str) -> str:
+    """What was run and what came of it."""
+    shown = f"`{command}`" if "\n" not in command else f"\n```sh\n{command}\n```\n"
+    if output in ("(no output)", "[no output]"):
+        return f"Ran {shown}, which printed nothing."
+    return f"Ran {shown}, which printed:\n{_output(output)}"
+
+
+def _output(text: str) -> str:
+    shown = (
+        text
+        if len(text) <= MAX_SHOWN_OUTPUT
+        else f"{text[: MAX_SHOWN_OUTPUT // 2]}\n…\n{text[-MAX_SHOWN_OUTPUT // 2 :]}"
+    )
+    return f"{fence_of(shown)}\n{shown}\n{fence_of(shown)}"
+
+
+def _summary(results: Sequence[ToolFinished]) -> str:
+    """What was done, from the last result of each file."""
+    last = {str(result.arguments.get("path", result.call_id)): result.text.strip() for result in results}
+    return "\n".join(last.values()) or "Nothing was changed: the new text was the same as before."

@@ -1,0 +1,163 @@
+"""What a prompt asks of a small model: new files, changed files, a renamed word, a command, or an answer.
+
+A small model does what the form of its reply leads it to, so the form is chosen for it: by the verbs of the order and
+by the names of files in it. What is in doubt is a question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["create", "change", "rename", "command", "question"]
+
+_SUFFIX = re.compile(
+    r"bat|c|cc|cfg|conf|cpp|cs|css|csv|env|go|h|hpp|html?|ini|java|jsx?|json|kt|lock|log|lua|m|md|mjs|php|pl|ps1|pyi?|r|rb|"
+    r"rs|rst|scss|sh|sql|svg|swift|tex|toml|tsx?|tsv|txt|vue|xml|ya?ml|zig",
+    re.IGNORECASE,
+)
+_BARE_NAMES = frozenset(
+    {"Makefile", "Dockerfile", "LICENSE", "README", ".gitignore", ".dockerignore", "CMakeLists.txt"}
+)
+_WORD = re.compile(r"[^\s\"'`,;:()<>{}|*]+")
+_POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
+_CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|\s+and\s+(?:then\s+)?|\n")
+_IN = re.compile(r"^\W*(?:in|inside|at|to|for|of)\s+(?:the\s+)?(?:file\s+)?\S+\s+", re.IGNORECASE)
+_CREATE = re.compile(
+    _POLITE + r"(?:add|create|generate|i need|i want|make|put|save|set up|start|write)\b", re.IGNORECASE
+)
+_CHANGE = re.compile(
+    _POLITE
+    + r"(?:add|append|change|convert|correct|debug|delete|edit|extend|fix|give|implement|improve|insert|let|make|"
+    r"mend|modify|move|put|refactor|remove|rename|repair|replace|rewrite|set|simplify|swap|translate|turn|update|use|"
+    r"write)\b",
+    re.IGNORECASE,
+)
+_ASK = re.compile(
+    r"^\W*(?:please\s+)?(?:are|can|could|count|describe|do|does|explain|find|has|have|how|is|list|look|read|say|search|"
+    r"show|should|summari[sz]e|tell|what|when|where|which|who|whose|why|will|would)\b",
+    re.IGNORECASE,
+)
+_NAME = r"(?:[\w./*-]*\w\.\w+|\S+/)"
+_COMMAND = re.compile(
+    _POLITE + r"(?:"
+    r"(?:run|execute|install|compile|build|launch|chmod|copy|cp|mv|rm|mkdir)\s+\S"
+    rf"|(?:delete|remove|erase|move|rename)\s+(?:the\s+|all\s+|every\s+)*(?:files?|folders?|director(?:y|ies))\b"
+    rf"|(?:delete|remove|erase|move)\s+(?:the\s+|all\s+)*{_NAME}(?:\s|$)"
+    r"|(?:make|create|add)\s+(?:an?\s+|the\s+)?(?:new\s+|empty\s+)*(?:folders?|director(?:y|ies))\b"
+    r"|make\s+\S+\s+(?:executable|writable|read-?only)"
+    r")",
+    re.IGNORECASE,
+)
+_COMMAND_QUESTION = re.compile(
+    r"\bhow (?:many|much) (?:lines|words|bytes|characters|files|folders|space)\b|\bhow (?:big|large|long) is\b"
+    r"|\b(?:checksum|md5|sha-?\d+|hash) (?:sum )?(?:of|for)\b|\b(?:md5|sha-?\d+)(?:sum| checksum)\b"
+    r"|\bwhat (?:does|do|is|will) .{1,40}\b(?:print|output)s?\b|\bsize of\b|\bwhich (?:version|python)\b",
+    re.IGNORECASE,
+)
+_RENAME = re.compile(_POLITE + r"rename\b.*\b(?:to|into|as)\b", re.IGNORECASE | re.DOTALL)
+_WANTS_ANSWER = re.compile(r"\?|\b(?:tell|show|say|explain|report|what|which|how many|why)\b", re.IGNORECASE)
+_TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*(?:_test|\.test|\.spec)\.\w+)$|(?:^|/)tests?/")
+
+_FUNCTION_WORD = re.compile(
+    r"an?|all|also|and|as|call(?:ed|s)?|class(?:es)?|constant|css|every(?:where)?|field|files?|functions?|in|into|is|its?|"
+    r"keys?|methods?|of|parameter|the|this|to|uses|variable|where",
+    re.IGNORECASE,
+)
+_POINTS_BACK = re.compile(
+    r"\b(?:it|its|that|them|this|the (?:file|program|script|test|function|class))\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One step of a prompt. `targets` are the files to write, `shown` those to be read first, in the order named."""
+
+    kind: Kind
+    targets: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    wants_answer: bool = False
+
+
+def named_files(text: str, known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files that a text names: those that are there (a bare name finds its folder), and new ones."""
+    by_name: dict[str, list[str]] = {}
+    for path in known:
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    present: dict[str, None] = {}
+    new: dict[str, None] = {}
+    for word in _WORD.findall(text):
+        name = word.removeprefix("./").rstrip(".!?")
+        found = [name] if name in known else by_name.get(name, [])
+        if len(found) == 1:
+            present[found[0]] = None
+        elif not found and _looks_like_file(name):
+            new[name] = None
+    return list(present), list(new)
+
+
+def _looks_like_file(name: str) -> bool:
+    base = name.rpartition("/")[2]
+    stem, dot, suffix = base.rpartition(".")
+    return base in _BARE_NAMES or bool(dot and stem and _SUFFIX.fullmatch(suffix) and not name.startswith("//"))
+
+
+def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, can_run: bool = True) -> Order:
+    """What `text` asks for. `known`: the files there are; `changed`: those that earlier steps changed ("edit it")."""
+    present, new = named_files(text, known)
+    wants_answer = bool(_WANTS_ANSWER.search(text))
+    clauses = [part.strip() for part in _CLAUSE.split(text) if part and part.strip()]
+    heads = [_IN.sub("", clause, 1) for clause in clauses]
+    creates = [bool(new and _CREATE.match(head) and not _COMMAND.match(head)) for head in heads]
+    commands = [can_run and _COMMAND.match(head) is not None for head in heads]
+    if any(creates) and not any(commands[: creates.index(True)]):
+        return Order("create", tuple(new), tuple(present))
+    if any(commands) or (can_run and _COMMAND_QUESTION.search(text)):
+        return Order("command", (), tuple(present), wants_answer)
+    orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
+    targets = tuple(_without_tests(present)) or tuple(changed[-1:] if _POINTS_BACK.search(text) else ())
+    is_question = _ASK.match(text) is not None or text.rstrip().endswith("?")
+    if any(_RENAME.match(head) for head in (text, *heads)):
+        return Order("rename", targets, tuple(present) or targets)
+    if is_question and _is_polite_order(heads):
+        orders_change = True
+    if (orders_change and (targets or identifiers(text))) or (present and not is_question):
+        return Order("change", targets, tuple(present) or targets)
+    return Order("question", (), tuple(present))
+
+
+def _is_polite_order(heads: Sequence[str]) -> bool:
+    return any(re.match(r"\W*(?:can|could|would|will) you\b", head, re.I) and _CHANGE.match(head) for head in heads)
+
+
+def _without_tests(paths: Sequence[str]) -> list[str]:
+    """The files that are no tests, where there are such."""
+    return [path for path in paths if not _TEST_FILE.search(path)] or list(paths)
+
+
+def identifiers(text: str) -> list[str]:
+    """Words of a prompt that look like names in code: quoted, with an underscore or inner capitals, or all capitals."""
+    quoted = re.findall(r"[`\"']([A-Za-z_][\w.]*)[`\"']", text)
+    words = re.findall(r"\b[A-Za-z_]\w{2,}\b", text)
+    coded = [w for w in words if "_" in w or re.search(r"[a-z][A-Z]", w) or (w.isupper() and len(w) > 2)]
+    return list(dict.fromkeys([*quoted, *coded]))
+
+
+def rename_words(text: str, *bodies: str) -> tuple[str, str]:
+    """The old and the new name of an order to rename: the first word of it that the files hold, and the one after
+    "to"; "" for what is not clear."""
+    asked = re.search(r"\brename\b(.*)", text, re.IGNORECASE | re.DOTALL)
+    to = re.search(r"\b(?:to|into|as)\s+(?:the\s+name\s+)?[`\"'.#]?([A-Za-z_$][\w$-]*)", text, re.IGNORECASE)
+    if asked is None or to is None:
+        return "", ""
+    words = re.findall(r"(?<![\w./-])\.?([A-Za-z_$][\w$-]*)(?![\w/]|\.\w)", asked.group(1))
+    plain = [word for word in words if word != to.group(1) and not _FUNCTION_WORD.fullmatch(word)]
+    old = next((word for word in plain if any(whole_word(word).search(body) for body in bodies)), "")
+    return old, to.group(1)
+
+
+def whole_word(word: str) -> re.Pattern[str]:
+    """Finds a name where it stands alone."""
+    return re.compile(rf"(?<![\w$]){re.escape(word)}(?![\w$])")

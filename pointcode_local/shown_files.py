@@ -1,0 +1,126 @@
+"""The files of the workspace that a small model is shown with an order, because it would not look for them itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from pointcode_local.tools.base import ToolError
+from pointcode_local.tools.filetext import decode
+from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults, language_of
+from pointcode_local.tools.walk import files
+
+MAX_FILES = 2000
+MAX_FILE_BYTES = 256 * 1024
+MAX_SHOWN_CHARS = 8000  # of one file; more is shown in part
+MAX_SMALL_FOLDER = 12  # files; a folder of no more is shown whole when an order names none of them
+MAX_HITS = 30
+PART_LINES = 80
+_STOP_WORDS = frozenset(
+    {"the", "and", "for", "from", "with", "that", "this", "into", "file", "function", "add", "change"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines `first` (0-based) to `last` (exclusive) of a file, and their text with `\\n` endings."""
+
+    first: int
+    last: int
+    text: str
+    is_whole: bool
+
+
+class Files:
+    """The text files below a folder, as far as the policy lets them be read without asking."""
+
+    def __init__(self, root: Path, may_read: Callable[[Path], bool]) -> None:
+        self._root = root
+        self._may_read = may_read
+        self.names = [entry.name for entry in islice(files(root, root), MAX_FILES)]
+
+    def text(self, name: str) -> str | None:
+        """The file's text with `\\n` line endings; None when it is no text, too large, or not to be read."""
+        path = self._root / name
+        try:
+            if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES or not self._may_read(path):
+                return None
+            return decode(path.read_bytes()).text.replace("\r\n", "\n")
+        except (OSError, ToolError):
+            return None
+
+    def hits(self, words: Sequence[str]) -> list[tuple[str, int, str]]:
+        """Lines (file, number, text) that hold one of the words whole; at most MAX_HITS."""
+        if not words:
+            return []
+        wanted = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in words))
+        return list(islice(self._hits(wanted), MAX_HITS))
+
+    def _hits(self, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
+        for name in self.names:
+            for number, line in enumerate((self.text(name) or "").splitlines(), 1):
+                if wanted.search(line):
+                    yield name, number, line.strip()[:160]
+
+    def listing(self) -> str:
+        """The names in one paragraph."""
+        more = f" and {len(self.names) - 60} more" if len(self.names) > 60 else ""
+        return f"Files in this folder: {', '.join(self.names[:60]) or 'none'}{more}"
+
+
+def part_of(text: str, order: str) -> Part:
+    """The whole text when it is short enough, else the lines that share most words with the order."""
+    lines = text.splitlines(keepends=True)
+    if len(text) <= MAX_SHOWN_CHARS:
+        return Part(0, len(lines), text, is_whole=True)
+    words = {word for word in re.findall(r"\w{3,}", order.lower()) if word not in _STOP_WORDS}
+    scores = [len(words & set(re.findall(r"\w{3,}", line.lower()))) for line in lines]
+    best = max(range(len(lines)), key=lambda n: (sum(scores[n : n + 8]), -n))
+    first = max(0, best - PART_LINES // 3)
+    while first > 0 and lines[first - 1].strip():
+        first -= 1
+    last = min(len(lines), first + PART_LINES)
+    while last < len(lines) and lines[last].strip():
+        last += 1
+    return Part(first, last, "".join(lines[first:last]), is_whole=False)
+
+
+def fault_note(name: str, text: str) -> str:
+    """A sentence about the file's first syntax error or missing import; "" when there is none that we can see."""
+    kind = language_of(Path(name))
+    if kind is None or len(text) > MAX_PARSED_BYTES:
+        return ""
+    first = next(faults(text, kind), None)
+    if first is not None:
+        line = text.splitlines()[first.line - 1 : first.line]
+        return f"{name} has a syntax error in line {first.line}: {line[0].strip() if line else first.what}"
+    missing = missing_imports(text) if kind == "python" else []
+    return f"{name} uses {missing[0]} but does not import it" if missing else ""
+
+
+def missing_imports(text: str) -> list[str]:
+    """Modules of the standard library that Python code uses as `module.name` without ever binding `module`."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    used: dict[str, None] = {}
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name)):
+                used[name] = None
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case _:
+                pass
+    return [] if "*" in bound else [name for name in used if name not in bound and name in sys.stdlib_module_names]

@@ -1,0 +1,127 @@
+"""A small model that is led by blocks: the real tools, a scripted model, whole turns."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pointcode_local.agent import Agent
+from pointcode_local.compose import system_prompt
+from pointcode_local.config import Places, Settings
+from pointcode_local.events import AgentEvent
+from pointcode_local.kit import ToolKit
+from pointcode_local.runner import Toolbox
+from pointcode_local.session import SessionStore
+from tests.app.agents import assert_valid_history, end_of
+from tests.fakes import ScriptedModel, Step, say
+
+
+def play(
+    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", **files: str
+) -> tuple[ScriptedModel, str, Agent]:
+    """One turn in a folder with these files (`_` stands for a dot); the model, the answer, the agent."""
+    model = ScriptedModel(*steps, is_small=True)
+    root = tmp_path / "ws"
+    root.mkdir()
+    for name, text in files.items():
+        (root / name.replace("_", ".")).write_bytes(text.encode())
+    kit = ToolKit(Settings(permission_mode=mode), Places(tmp_path, tmp_path, tmp_path), root, small_model=True)
+    agent = Agent(
+        model=model,
+        toolbox=Toolbox(
+            {t.name: t for t in kit.tools}, kit.policy, kit.workspace, root, sandbox=lambda: kit.policy.sandbox
+        ),
+        log=SessionStore(tmp_path / "sessions").create(root),
+        system=system_prompt(small=True, blocks=True),
+        menu="blocks",
+    )
+
+    async def run() -> list[AgentEvent]:
+        return [event async for event in agent.run(prompt)]
+
+    events = asyncio.run(run())
+    kit.close()
+    assert_valid_history(agent.conversation.messages)
+    return model, end_of(events).text, agent
+
+
+def test_a_file_is_created_and_then_edited_through_the_tools(tmp_path: Path):
+    prompt = "Create hello.py that prints hello. Then edit it so that it prints goodbye."
+    first, second = say('hello.py:\n```python\nprint("hello")'), say('hello.py:\n```python\nprint("goodbye")')
+    model, answer, agent = play(tmp_path, prompt, first, second)
+    assert (tmp_path / "ws" / "hello.py").read_text() == 'print("goodbye")\n'
+    calls = [call.name for message in agent.conversation.messages for call in message.tool_calls]
+    assert calls == ["write", "edit"]
+    assert answer == "Created hello.py (1 lines).\nEdited hello.py: 1 replacement, at line 1."
+    assert [request.reply_prefix for request in model.requests] == ["hello.py:\n```python\n"] * 2
+    assert all(not request.tools for request in model.requests)
+    assert 'hello.py:\n```python\nprint("hello")\n```\n\nEdit it' in model.requests[1].messages[-1].content
+
+
+def test_untouched_bytes_stay(tmp_path: Path):
+    reply = say("s.ini:\n```ini\n[a]\nport = 2\n[b]")
+    play(tmp_path, "In s.ini change the port to 2.", reply, s_ini="[a]\r\nport = 1\r\n\r\n[b]")
+    assert (tmp_path / "ws" / "s.ini").read_bytes() == b"[a]\r\nport = 2\r\n\r\n[b]"
+
+
+def test_a_reply_that_changes_nothing_gets_a_second_try(tmp_path: Path):
+    model, answer, _ = play(
+        tmp_path, "a.py must print 2.", say("```\nprint(1)"), say("```\nprint(2)"), a_py="print(1)\n"
+    )
+    assert (tmp_path / "ws" / "a.py").read_text() == "print(2)\n"
+    assert "same text as before" in model.requests[1].messages[-1].content
+    assert answer.startswith("Edited a.py")
+
+
+def test_nothing_changed_is_said_so(tmp_path: Path):
+    _, answer, _ = play(tmp_path, "Fix a.py.", say("```\nprint(1)"), say("```\nprint(1)"), a_py="print(1)\n")
+    assert answer == "Nothing was changed: the new text was the same as before."
+
+
+def test_a_syntax_error_is_mended_in_a_second_try(tmp_path: Path):
+    model, _, _ = play(tmp_path, "Create a.py that prints 1.", say("```\nprint(1"), say("```\nprint(1)"))
+    assert "has a syntax error" in model.requests[1].messages[-1].content
+    assert (tmp_path / "ws" / "a.py").read_text() == "print(1)\n"
+
+
+def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):
+    prompt = "Rename the function calc to area in a.py and b.py."
+    model, _, _ = play(tmp_path, prompt, a_py="def calc(): ...\n", b_py="from a import calc\ncalculator = 1\n")
+    assert not model.requests
+    assert (tmp_path / "ws" / "b.py").read_text() == "from a import area\ncalculator = 1\n"
+
+
+def test_a_command_runs_and_its_output_stands_in_the_answer(tmp_path: Path):
+    command, sentence = say("```sh\ncat a.txt"), say("It has 1 line.")
+    model, answer, _ = play(tmp_path, "How many lines does a.txt have?", command, sentence, a_txt="one\n")
+    assert answer == "It has 1 line.\n\nRan `cat a.txt`, which printed:\n```\none\n```"
+    assert "Files in this folder: a.txt" in model.requests[0].messages[-1].content
+    assert model.requests[0].reply_pattern
+
+
+def test_a_denied_command_ends_the_turn_as_denied(tmp_path: Path):
+    _, answer, agent = play(tmp_path, "Delete a.txt", say("```sh\nrm a.txt"), mode="ask", a_txt="one\n")
+    assert "Denied" in answer
+    assert (tmp_path / "ws" / "a.txt").exists()
+    assert agent.conversation.messages[-1].role == "assistant"
+
+
+def test_a_question_is_answered_from_the_files_that_hold_its_names(tmp_path: Path):
+    model, answer, _ = play(
+        tmp_path, "Where is parse_date defined?", say("<tool_response>In d.py."), d_py="def parse_date(): ...\n"
+    )
+    assert "d.py:1: def parse_date(): ..." in model.requests[0].messages[-1].content
+    assert answer == "In d.py."
+
+
+def test_in_plan_mode_nothing_is_written(tmp_path: Path):
+    _, answer, _ = play(tmp_path, "Create a.py that prints 1.", say("I would write it."), mode="plan")
+    assert answer == "I would write it."
+    assert not (tmp_path / "ws" / "a.py").exists()
+
+
+def test_the_next_prompt_begins_with_the_whole_earlier_one(tmp_path: Path):
+    prompt = "Create a.txt with one and b.txt with two."
+    model, _, _ = play(tmp_path, prompt, say("a.txt:\n```\none"), say("b.txt:\n```\ntwo"))
+    first, second = (request.messages for request in model.requests)
+    assert second[: len(first)] == first

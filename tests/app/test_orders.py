@@ -1,0 +1,78 @@
+"""What a prompt asks of a small model is read from its verbs and from the files it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from pointcode_local.orders import identifiers, named_files, read_order, rename_words
+
+KNOWN = ["app.py", "lib/util.py", "test_app.py", "Makefile", "notes.txt", "a/same.py", "b/same.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "targets"),
+    [
+        ("Create hello.py that prints hello.", "create", ("hello.py",)),
+        ("I need a file readme.md with a title", "create", ("readme.md",)),
+        ("Please make docs/guide.md. It has a list with install, run and test.", "create", ("docs/guide.md",)),
+        ("Create a.txt with alpha and b.txt with beta.", "create", ("a.txt", "b.txt")),
+        ("Fix app.py, the test in test_app.py fails.", "change", ("app.py",)),
+        ("The test test_app.py is wrong. Fix it.", "change", ("test_app.py",)),
+        ("In util.py the function must return 2.", "change", ("lib/util.py",)),
+        ("Could you fix app.py?", "change", ("app.py",)),
+        ("Use tabs in the Makefile.", "change", ("Makefile",)),
+        ("app.py has a syntax error", "change", ("app.py",)),
+        ("Rename the function f to g in app.py and util.py.", "rename", ("app.py", "lib/util.py")),
+        ("Rename the file notes.txt to ideas.txt.", "command", ()),
+        ("Run app.py and tell me what it prints.", "command", ()),
+        ("Delete notes.txt", "command", ()),
+        ("How many lines does notes.txt have?", "command", ()),
+        ("What does app.py do?", "question", ()),
+        ("Why does app.py fail?", "question", ()),
+        ("Explain the change in app.py", "question", ()),
+        ("Write a poem", "question", ()),
+        ("How do I list files?", "question", ()),
+    ],
+)
+def test_an_order_is_read_by_its_verbs_and_files(text: str, kind: str, targets: tuple[str, ...]):
+    order = read_order(text, KNOWN)
+    assert (order.kind, order.targets) == (kind, targets)
+
+
+def test_it_is_the_file_that_was_changed_before():
+    assert read_order("Edit it so that it prints goodbye.", KNOWN, ["hello.py"]).targets == ("hello.py",)
+    assert read_order("Edit it so that it prints goodbye.", KNOWN).targets == ()
+    assert read_order("Write a poem", KNOWN, ["hello.py"]).kind == "question"
+
+
+def test_no_command_is_asked_for_where_none_may_run():
+    assert read_order("Run app.py", KNOWN, can_run=False).kind != "command"
+
+
+def test_a_bare_name_finds_its_folder_only_when_there_is_one():
+    assert named_files("`util.py`, same.py and ./app.py; see e.g. version 1.2.3", KNOWN) == (
+        ["lib/util.py", "app.py"],
+        [],
+    )
+    assert named_files("put x.y into new/one.toml, http://a.b/c.py", KNOWN)[1] == ["new/one.toml"]
+
+
+def test_names_in_code_are_told_from_words():
+    assert identifiers("where is parse_date or `load` or MyClass, a TODO, not Word?") == [
+        "load", "parse_date", "MyClass", "TODO",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "names"),
+    [
+        ("Rename the function calc to multiply in app.py.", "def calc(): ...", ("calc", "multiply")),
+        ('rename the key "desc" to "description"', '{"desc": 1}', ("desc", "description")),
+        ("Rename the class Dog into Hound everywhere", "class Dog: ...", ("Dog", "Hound")),
+        ("Rename .btn to .button in style.css", ".btn {}", ("btn", "button")),
+        ("Rename x to y", "z = 1", ("", "y")),
+        ("Rename it.", "z = 1", ("", "")),
+    ],
+)
+def test_the_old_and_the_new_name_are_found(text: str, body: str, names: tuple[str, str]):
+    assert rename_words(text, body) == names
