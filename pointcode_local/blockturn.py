@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pointcode_local.shown_files import MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.engine.types import ChatRequest, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, Steered, TextDelta, ToolFinished
 from pointcode_local.merge import as_edit, merged
 from pointcode_local.orders import Order, identifiers, read_order, rename_words, whole_word
 from pointcode_local.replies import Reply
+from pointcode_local.shown_files import MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
 from pointcode_local.turn import Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024

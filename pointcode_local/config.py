@@ -266,19 +266,25 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
         value = float(value)
     if not isinstance(value, key.kind) or (key.kind is int and isinstance(value, bool)):
         raise ValueError(f"{name} must be {_a(key.kind)}, got {value!r}")
+    if name == "edit_menus":
+        return _menus(cast(Mapping[str, Any], value))
     if key.choices and value not in key.choices:
         raise ValueError(f"{name} must be one of {', '.join(key.choices)}, got {value!r}")
     if name == "hooks":
         return parse_hooks(cast(Mapping[str, Any], value))
     if name == "mcp_servers":
         return parse_servers(cast(Mapping[str, Any], value))
-    if isinstance(value, dict) and name == "edit_menus" and not set(value.values()) <= set(EDIT_MENUS):  # type: ignore[reportUnknownArgumentType]
-        raise ValueError(f"edit_menus maps model names to one of {', '.join(EDIT_MENUS)}")
     if name == "max_turns" and value < 1:
         raise ValueError(f"max_turns must be at least 1, got {value}")
     if name == "repo_map_tokens" and value < 0:
         raise ValueError(f"repo_map_tokens must be 0 (no map) or more, got {value}")
     return value
+
+
+def _menus(table: Mapping[str, Any]) -> Mapping[str, str]:
+    if not set(table.values()) <= set(EDIT_MENUS):
+        raise ValueError(f"edit_menus maps model names to one of {', '.join(EDIT_MENUS)}")
+    return table
 
 
 def _a(kind: type) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointcode_local.shown_files import MAX_SHOWN_CHARS, fault_note, missing_imports, part_of
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.engine.types import Message, ToolCall
 from pointcode_local.merge import as_edit, merged
+from pointcode_local.shown_files import MAX_SHOWN_CHARS, fault_note, missing_imports, part_of
 
 LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "x = 1"]), max_size=8).map(
     lambda x: "".join(f"{y}\n" for y in x)
