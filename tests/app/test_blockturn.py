@@ -29,7 +29,7 @@ def play(
     agent = Agent(
         model=model,
         toolbox=Toolbox(
-            {t.name: t for t in kit.tools}, kit.policy, kit.workspace, root, sandbox=lambda: kit.policy.sandbox
+            {t.name: t for t in kit.tools}, kit.policy, kit.workspace, root, sandbox=kit.policy.sandbox_for
         ),
         log=SessionStore(tmp_path / "sessions").create(root),
         system=system_prompt(small=True, blocks=True),
@@ -37,10 +37,12 @@ def play(
     )
 
     async def run() -> list[AgentEvent]:
-        return [event async for event in agent.run(prompt)]
+        try:
+            return [event async for event in agent.run(prompt)]
+        finally:
+            await kit.close()
 
     events = asyncio.run(run())
-    kit.close()
     assert_valid_history(agent.conversation.messages)
     return model, end_of(events).text, agent
 
