@@ -176,9 +176,7 @@ class ControlPlane:
     # ------------------------------------------------------------------ prefill
     def _next_to_prefill(self) -> Job | None:
         """The most urgent waiting job, if a place in the batch is free for it."""
-        if self._starved or self._is_full:
-            return None
-        return self._most_urgent()
+        return None if self._starved or self._is_full else self._most_urgent()
 
     @property
     def _is_full(self) -> bool:
@@ -246,6 +244,7 @@ class ControlPlane:
             job.report(PrefillProgress(job.n_done, len(job.request.token_ids), job.n_cached))
 
     def _raise_if_stopped(self, job: Job) -> None:
+        self.counters.prefill_layers += 1
         if job.cancelled or self._closing:
             raise PrefillCancelled
 
@@ -334,8 +333,7 @@ class ControlPlane:
             except CapacityError as error:
                 victim = max(self._rows.values(), key=lambda row: row.urgency)
                 if victim is job and len(self._rows) == 1:
-                    self._rows.pop(job.row)
-                    self._service.remove_row(job.row)
+                    self._service.remove_row(self._rows.pop(job.row).row)
                     self._release(job)
                     job.report(error)
                     return False

@@ -43,4 +43,5 @@ class ControlCounters:
     n_preempted: int = 0
     prefill_tokens: int = 0
     prefill_s: float = 0.0
+    prefill_layers: int = 0  # begun; moves also in the middle of a long chunk
     longest_chunk_s: float = field(default=0.0)

@@ -44,6 +44,7 @@ class EngineStats:
     drafted: int = 0
     accepted: int = 0
     requests: tuple[LiveRequest, ...] = ()
+    prefill_layers: int = 0
 
 
 class Engine:
@@ -157,6 +158,7 @@ class Engine:
             drafted=self._service.drafted,
             accepted=self._service.accepted,
             requests=self._requests(),
+            prefill_layers=counters.prefill_layers,
         )
 
     def _requests(self) -> tuple[LiveRequest, ...]:

@@ -145,13 +145,13 @@ async def _end_at(stop: asyncio.Event, server: uvicorn.Server, state: Served) ->
 
 async def _watch(server: uvicorn.Server, state: Served) -> None:
     """Looks at the engine's health, and ends the server when the engine is dead."""
-    told: str | None = None
+    was_well = True
     while True:
         await asyncio.sleep(_WATCH_S)
         problem = state.health.problem()
-        if problem != told and problem is not None:
+        if problem is not None and was_well:
             _LOG.error("%s", problem)
-        told = problem
+        was_well = problem is None
         if state.health.dead is not None:
             server.should_exit = True
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..engine import EngineStats
 
-STALL_S = 30.0  # longer than any chunk of a prompt takes
+STALL_S = 30.0  # longer than a layer of a chunk or a step takes, also on a busy machine
 
 
 class HealthWatch:
@@ -26,7 +26,7 @@ class HealthWatch:
         stats = self._stats()
         if stats.error is not None:
             return f"the engine stopped: {stats.error}"
-        seen = (stats.steps, stats.prefill_tokens, stats.n_finished, stats.n_restarts)
+        seen = (stats.steps, stats.prefill_layers, stats.n_finished, stats.n_restarts)
         if seen != self._seen or not (stats.n_rows or stats.n_waiting):
             self._seen, self._moved_s = seen, self._now_s()
             return None

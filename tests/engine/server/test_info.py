@@ -37,7 +37,7 @@ def test_health_fails_when_work_is_pending_and_no_counter_moves() -> None:
     assert clock.watch.problem() is None
     clock.now_s += 31
     assert clock.watch.problem() is not None
-    clock.stats = replace(clock.stats, n_rows=0, n_waiting=1, prefill_tokens=99)
+    clock.stats = replace(clock.stats, n_rows=0, n_waiting=1, prefill_layers=99)
     assert clock.watch.problem() is None
 
 
