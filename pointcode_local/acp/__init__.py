@@ -46,7 +46,7 @@ async def _serve(hosts: Hosts, fd_in: int, fd_out: int) -> int:
     from pointcode_local.acp.wire import Wire
 
     wire = Wire(fd_in, fd_out)
-    agent = EditorAgent(hosts, wire.session_of_prompt)
+    agent = EditorAgent(hosts, wire)
     # The SDK counts session/close and resume among the unstable methods; the protocol does not. Its `Agent` has a
     # `fork_session` that the protocol does not know yet: hence the cast.
     connection = AgentSideConnection(cast("Any", agent), wire, listening=False, use_unstable_protocol=True)

@@ -17,6 +17,7 @@ from acp.schema import (
 )
 
 from pointcode_local.acp.updates import Update
+from pointcode_local.acp.wire import Wire
 
 log = logging.getLogger(__name__)
 ASK_FAILED = (RequestError, ConnectionError, ValueError)  # refused, gone, or an answer of the wrong form
@@ -30,6 +31,13 @@ class Editor:
 
     client: Client
     capabilities: ClientCapabilities
+    wire: Wire
+
+    @property
+    def extras(self) -> frozenset[str]:
+        """Of "compaction" and "notices", the kinds of update that it takes; the SDK has no models of these yet."""
+        known = self.wire.session_capabilities
+        return frozenset(name for name in ("compaction", "notices") if isinstance(known.get(name), dict))
 
     @property
     def reads_files(self) -> bool:
@@ -49,7 +57,11 @@ class Editor:
     async def update(self, session_id: str, update: Update) -> None:
         """Tell it something about a session; an editor that is gone is no error here."""
         try:
-            await self.client.session_update(session_id, update)
+            if isinstance(update, dict):
+                params = {"sessionId": session_id, "update": update}
+                await self.wire.send({"jsonrpc": "2.0", "method": "session/update", "params": params})
+            else:
+                await self.client.session_update(session_id, update)
         except ConnectionError as error:
             log.debug("an update was not sent: %s", error)
 

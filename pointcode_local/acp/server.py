@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from pointcode_local.acp.prompts import Block, PromptError, read_prompt
 from pointcode_local.acp.servers import as_settings
 from pointcode_local.acp.session import EditorSession
 from pointcode_local.acp.updates import Translator
+from pointcode_local.acp.wire import Wire
 from pointcode_local.frontend import HostError, Hosts
 
 log = logging.getLogger(__name__)
@@ -54,15 +55,15 @@ PAGE = 50  # sessions in one answer to session/list
 class EditorAgent:
     """Serves one editor. Holds its open sessions; knows nothing of how turns are played."""
 
-    def __init__(self, hosts: Hosts, session_of_prompt: Callable[[Any], str]) -> None:
+    def __init__(self, hosts: Hosts, wire: Wire) -> None:
         self._hosts = hosts
-        self._session_of_prompt = session_of_prompt
+        self._wire = wire
         self._sessions: dict[str, EditorSession] = {}
         self._editor: Editor | None = None
 
     def on_connect(self, conn: Client) -> None:
         """The SDK hands over the way back."""
-        self._editor = Editor(conn, ClientCapabilities())
+        self._editor = Editor(conn, ClientCapabilities(), self._wire)
 
     @property
     def editor(self) -> Editor:
@@ -135,7 +136,7 @@ class EditorAgent:
 
     def _start(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
         folder = _folder(cwd)
-        translator = Translator(folder)
+        translator = Translator(folder, self.editor.extras)
         adapter = EditorAdapter(self.editor, translator)
         usable, unsupported = as_settings(servers or ())
         try:
@@ -252,7 +253,7 @@ class EditorAgent:
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
         """Notifications that the SDK's router does not know; those that nobody here knows are ignored."""
         if method == "$/cancel_request":
-            await self.cancel(self._session_of_prompt(params.get("requestId")))
+            await self.cancel(self._wire.session_of_prompt(params.get("requestId")))
 
     async def close(self) -> None:
         """Stop and free everything."""

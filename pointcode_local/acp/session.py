@@ -146,7 +146,7 @@ class EditorSession:
     async def _play(self, prompt: Prompt) -> StopReason:
         agent = await self._opened()
         for notice in self._take_notices():
-            await self._tell(self._translator.thought(f"({notice})\n"))
+            await self._tell(self._translator.notice(notice))
         text = prompt.text
         command = command_in(text, self._host.commands())
         if command is not None and is_built_in(command[0]):

@@ -1,7 +1,7 @@
 """The `shell` tool in a terminal of the editor, where the person watches it and can end it.
 
 Whether a command may run was decided before, on our side. Commands in the background, and those that have to be
-confined (mode auto), stay with our own shell: an editor's terminal does not confine anything.
+confined (nobody was asked about them), stay with our own shell: an editor's terminal does not confine anything.
 """
 
 from __future__ import annotations

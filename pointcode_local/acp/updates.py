@@ -68,6 +68,7 @@ Update = (
     | ConfigOptionUpdate
     | SessionInfoUpdate
     | UsageUpdate
+    | dict[str, Any]  # kinds that the SDK has no model of
 )
 MAX_LIVE_CHARS = 8000  # of a running call's output: each update carries its last part
 MAX_UNCLEAR_CHARS = 2000  # of a call's arguments without a path or command
@@ -77,10 +78,15 @@ _PLAN_STATUS: dict[str, PlanEntryStatus] = {"in_progress": "in_progress", "done"
 
 
 class Translator:
-    """One session's events to updates. It knows which calls the editor has seen, and how they ended."""
+    """One session's events to updates. It knows which calls the editor has seen, and how they ended.
 
-    def __init__(self, cwd: Path) -> None:
+    `extras` names the optional kinds that the editor takes: "compaction", "notices".
+    """
+
+    def __init__(self, cwd: Path, extras: frozenset[str] = frozenset()) -> None:
         self._cwd = cwd
+        self._extras = extras
+        self._compaction = ""  # the id of the one that runs
         self._open: dict[str, str] = {}  # calls that the editor has seen and that have not ended -> output so far
         self._terminals: dict[str, str] = {}  # call -> the editor's terminal that shows it
         self._message = _new_id()
@@ -103,12 +109,12 @@ class Translator:
                 return []
             case ToolProgress():
                 return self._progress(event)
-            case CompactionStarted(context_tokens=n):
-                return [self.thought(f"\n(The context is nearly full, {n:,} tokens: shortening the conversation.)\n")]
-            case CompactionFinished(context_tokens=n, summary=summary):
-                return [self.thought(f"\n(It takes {n:,} tokens now.)\n" if summary else "\n(That failed.)\n")]
+            case CompactionStarted():
+                return [self._compaction_begun(event)]
+            case CompactionFinished():
+                return [self._compaction_over(event)]
             case ErrorRaised(temporary=True, message=message):
-                return [self.thought(f"\n({message})\n")]
+                return [self.notice(message)]
             case TurnFinished():
                 return [*self._abandon(), *self._why_ended(event)]
             case _:
@@ -153,6 +159,29 @@ class Translator:
         """A piece of thinking, or what the engine is doing."""
         return AgentThoughtChunk(
             session_update="agent_thought_chunk", content=helpers.text_block(text), message_id=f"{self._message}-t"
+        )
+
+    def notice(self, text: str) -> Update:
+        """What the person should know; among the thoughts where the editor takes no notices."""
+        if "notices" in self._extras and text:
+            return {"sessionUpdate": "notice", "severity": "warning", "title": text}
+        return self.thought(f"\n({text})\n")
+
+    def _compaction_begun(self, event: CompactionStarted) -> Update:
+        if "compaction" in self._extras:
+            self._compaction = _new_id()
+            return {"sessionUpdate": "compaction_update", "compactionId": self._compaction, "status": "in_progress"}
+        n = event.context_tokens
+        return self.thought(f"\n(The context is nearly full, {n:,} tokens: shortening the conversation.)\n")
+
+    def _compaction_over(self, event: CompactionFinished) -> Update:
+        if "compaction" in self._extras:
+            over: dict[str, Any] = {"sessionUpdate": "compaction_update", "compactionId": self._compaction or _new_id()}
+            if not event.summary:
+                return {**over, "status": "failed", "error": "the conversation could not be shortened"}
+            return {**over, "status": "completed", "summary": [{"type": "text", "text": event.summary}]}
+        return self.thought(
+            f"\n(It takes {event.context_tokens:,} tokens now.)\n" if event.summary else "\n(That failed.)\n"
         )
 
     def _why_ended(self, end: TurnFinished) -> list[Update]:

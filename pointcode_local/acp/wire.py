@@ -80,6 +80,11 @@ def _call(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _table(value: dict[str, Any], key: str) -> dict[str, Any]:
+    inner = value.get(key)
+    return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+
+
 def _is_ignored(message: dict[str, Any]) -> bool:
     """A notification that nobody here knows: there is no answer to one, and nothing to do."""
     method = message.get("method")
@@ -144,6 +149,7 @@ class Wire:
         self._drained.set()
         self._unanswered: dict[Any, str] = {}  # requests that came -> the session of a prompt, else ""
         self._answered = asyncio.Event()
+        self.session_capabilities: dict[str, Any] = {}  # what the editor said in `initialize`; the SDK knows only some
         self.end: End = ""
         self._writer = threading.Thread(target=self._write, args=(fd_out,), name="acp writer", daemon=True)
         self._writer.start()
@@ -173,10 +179,10 @@ class Wire:
 
     def _note(self, message: dict[str, Any]) -> None:
         if "method" in message and "id" in message:
-            params = message.get("params")
-            session = (
-                params.get("sessionId") if message["method"] == "session/prompt" and isinstance(params, dict) else ""
-            )
+            params = _table(message, "params")
+            if message["method"] == "initialize":
+                self.session_capabilities = _table(_table(params, "clientCapabilities"), "session")
+            session = params.get("sessionId") if message["method"] == "session/prompt" else ""
             self._unanswered[message["id"]] = session if isinstance(session, str) else ""
 
     def session_of_prompt(self, request_id: Any) -> str:

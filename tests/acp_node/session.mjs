@@ -109,13 +109,17 @@ const raw = output.raw;
 await editor.connectWith(acp.ndJsonStream(output, input), async (agent) => {
   const hello = await agent.request(toAgent.initialize, {
     protocolVersion: acp.PROTOCOL_VERSION,
-    clientCapabilities: { fs: { readTextFile: true, writeTextFile: true }, terminal: true },
+    clientCapabilities: {
+      fs: { readTextFile: true, writeTextFile: true }, terminal: true, session: { notices: {}, compaction: {} },
+    },
     clientInfo: { name: "test-editor", version: "1" },
   });
   assert.equal(hello.protocolVersion, acp.PROTOCOL_VERSION);
   assert.equal(hello.agentCapabilities.loadSession, true);
 
-  const { sessionId, modes, configOptions } = await agent.request(toAgent.session.new, { cwd: workspace, mcpServers: [] });
+  const { sessionId, modes, configOptions } = await agent.request(toAgent.session.new, {
+    cwd: workspace, mcpServers: [{ type: "sse", name: "old", url: "http://127.0.0.1:9/", headers: [] }],
+  });
   assert.equal(modes.currentModeId, "ask");
   assert.deepEqual(configOptions.map((o) => o.id), ["mode", "model"]);
   await until(() => updates().some((u) => u.sessionUpdate === "available_commands_update"));
@@ -125,6 +129,7 @@ await editor.connectWith(acp.ndJsonStream(output, input), async (agent) => {
   const first = await agent.request(toAgent.session.prompt, { sessionId, prompt: text("Edit it.") });
   assert.equal(first.stopReason, "end_turn");
   assert.equal(permissions.length, 1);
+  assert.ok(updates().some((u) => u.sessionUpdate === "notice" && u.title.includes("old")));
   const [diff] = permissions[0].toolCall.content;
   assert.deepEqual(diff, { type: "diff", path: file, oldText: "one\nTYPED\n", newText: "1\nTYPED\n" });
   assert.equal(await readFile(file, "utf8"), "1\nTYPED\n");
@@ -133,6 +138,7 @@ await editor.connectWith(acp.ndJsonStream(output, input), async (agent) => {
 
   const second = await agent.request(toAgent.session.prompt, { sessionId, prompt: text("Run it.") });
   assert.equal(second.stopReason, "end_turn");
+  assert.equal(permissions.length, 2); // a command that nobody was asked about would run in the agent's own sandbox
   assert.equal(terminals.size, 1);
   assert.ok(updates().some((u) => u.content?.some?.((c) => c.type === "terminal" && c.terminalId === "terminal-1")));
   assert.ok(updates().some((u) => u.status === "completed" && u.rawOutput?.text === "from the terminal\n"));

@@ -73,7 +73,7 @@ class EditorKit:
 
         hosts = AppHosts(prepare, self.places, lambda *asked: self._open(*asked))
         self.wire = Wire(to_agent, from_agent)
-        self.agent = EditorAgent(hosts, self.wire.session_of_prompt)
+        self.agent = EditorAgent(hosts, self.wire)
         self._connection = AgentSideConnection(
             cast("Any", self.agent), self.wire, listening=False, use_unstable_protocol=True
         )

@@ -328,6 +328,15 @@ async def test_servers_that_cannot_be_used_are_named_at_the_first_prompt(tmp_pat
         assert len(editor.updates("agent_thought_chunk")) == n_thoughts
 
 
+async def test_an_editor_that_takes_notices_gets_warnings_as_such(tmp_path: Path):
+    notices = {"session": {"notices": {}}}
+    async with EditorKit(tmp_path, ScriptedModel(say("a")), capabilities=notices) as editor:
+        server = {"type": "sse", "name": "old", "url": "http://127.0.0.1:9/", "headers": []}
+        await editor.prompt(await editor.new(mcpServers=[server]))
+        (notice,) = editor.updates("notice")
+        assert notice["severity"] == "warning" and "not supported: old" in notice["title"]
+
+
 def test_servers_of_an_editor_become_settings():
     servers = [
         McpServerStdio(name="a b", command="x", args=["y"], env=[EnvVariable(name="K", value="v")]),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pointcode_local.compaction import REQUEST as NOTES_REQUEST
 from pointcode_local.config import Settings
 from pointcode_local.engine.errors import BackendError, RequestError
 from pointcode_local.engine.types import (
+    ChatDelta,
     ChatFinished,
+    ChatRequest,
     PrefillProgress,
     ToolCall,
     ToolCallArguments,
@@ -277,6 +281,36 @@ async def test_reading_a_long_prompt_is_told_in_quarters(tmp_path: Path):
         await editor.prompt(await editor.new())
         told = [u["content"]["text"] for u in editor.updates("agent_thought_chunk")]
         assert told == [f"(reading the prompt, 10,000 tokens: {n}%)\n" for n in (25, 50, 75)]
+
+
+class Summarising(ScriptedModel):
+    """Answers every request for notes with "The notes."."""
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
+        if request.messages[-1].content == NOTES_REQUEST:
+            self.steps.insert(0, say("The notes."))
+        async for delta in super().stream(request):
+            yield delta
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_compaction_is_told_as_one_where_the_editor_takes_that(tmp_path: Path, takes: bool):
+    workspace = tmp_path / "ws"
+    workspace.mkdir()
+    for i in range(12):
+        (workspace / f"{i}.txt").write_text("some plain words on a line\n" * 150)
+    steps = [call("read", path=f"{i}.txt") for i in range(12)]
+    model = Summarising(*steps, say("All read."), context_tokens=10_000)
+    capabilities = {"session": {"compaction": {}}} if takes else {}
+    async with EditorKit(tmp_path, model, capabilities=capabilities) as editor:
+        assert await editor.prompt(await editor.new()) == "end_turn"
+        told = editor.updates("compaction_update")
+        if not takes:
+            thoughts = "".join(u["content"]["text"] for u in editor.updates("agent_thought_chunk"))
+            assert told == [] and "The context is nearly full" in thoughts and "tokens now" in thoughts
+            return
+        assert [u["status"] for u in told[:2]] == ["in_progress", "completed"]
+        assert told[0]["compactionId"] == told[1]["compactionId"] and "The notes." in told[1]["summary"][0]["text"]
 
 
 async def test_a_cancelled_request_of_a_prompt_cancels_its_turn(tmp_path: Path):

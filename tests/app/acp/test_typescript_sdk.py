@@ -39,7 +39,7 @@ def test_the_official_sdk_plays_a_whole_session(node_folder: Path, tmp_path: Pat
         tool("read", path="a.txt"),
         tool("edit", path="a.txt", edits=[{"old": "one", "new": "1"}]),
         Reply("Edited."),
-        tool("shell", command="echo from the terminal"),
+        tool("shell", command="echo from the terminal > out; cat out"),
         Reply("It ran."),
         Reply("Waiting.", hold=threading.Event()),
         Reply("Loaded."),
