@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from pointcode_local.tools.repo_map import MapStore, RepoMap, is_worth_a_map
 
-FIRST_WAIT_S = 0.4  # a map from an earlier run is there by then; a new one comes with a later prompt
+FIRST_WAIT_S = 0.3  # a map from an earlier run is there by then; a new one comes with a later prompt
 SHOWN_TOKENS = 4000
 
 
@@ -21,12 +22,20 @@ class BackgroundMap:
         self._hidden = hidden
         self._map: RepoMap | None = None
         self._task: asyncio.Task[None] | None = None
+        self._begun_s = 0.0
 
-    async def start(self) -> None:
-        """Begin to bring the map up to date, and wait a moment for it; small folders need none."""
+    async def begin(self) -> None:
+        """Begin to bring the map up to date; small folders need none."""
         if self._task is None and await asyncio.to_thread(is_worth_a_map, self._store.root):
             self._task = asyncio.create_task(self._refresh(), name="repository map")
-            await asyncio.wait({self._task}, timeout=FIRST_WAIT_S)
+            self._begun_s = time.monotonic()
+
+    async def start(self) -> None:
+        """`begin` where that was not done, and wait until a moment has passed since."""
+        await self.begin()
+        if self._task is not None:
+            left_s = self._begun_s + FIRST_WAIT_S - time.monotonic()
+            await asyncio.wait({self._task}, timeout=max(0.0, left_s))
 
     async def _refresh(self) -> None:
         with contextlib.suppress(OSError):

@@ -83,6 +83,9 @@ class AppHost:
         Raises HostError; scripted runs, which have an exit code for each, get EngineError and UsageError as they are.
         """
         self.open_session()
+        settings = self._setup.settings
+        if settings.repo_map_tokens and settings.endpoint and settings.small_model != "yes":
+            await self._opened_map.begin()  # beside the connection; a local model may turn out to be a small one
         try:
             self._model = await self._open_model(self._setup.settings, self._setup.places, on_progress)
             await self._opened_kit.start_servers()
@@ -93,14 +96,15 @@ class AppHost:
             if self._interactive:
                 raise HostError(str(error)) from error
             raise
-        if self._setup.settings.repo_map_tokens and not self._is_small:
+        if settings.repo_map_tokens and not self._is_small:
             await self._opened_map.start()
         return agent
 
     @property
     def _opened_map(self) -> BackgroundMap:
         if self._map is None:
-            self._map = BackgroundMap(self._setup.cwd, self._setup.places.cache, self._opened_kit.is_hidden)
+            cache = self._setup.places.cache
+            self._map = BackgroundMap(self._setup.cwd, cache, lambda name: self._opened_kit.is_hidden(name))
         return self._map
 
     def _map_text(self, max_tokens: int) -> str:
