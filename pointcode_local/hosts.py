@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class _Entry:
 
 
 class ModelPool:
-    """Opens each model once, for however many sessions. One that nobody uses stays until another one is opened."""
+    """Opens each model once, for however many sessions. The last one that was used stays open for the next session."""
 
     def __init__(self, open_one: Callable[..., Any]) -> None:
         self._open_one = open_one
@@ -96,7 +96,7 @@ class ModelPool:
             raise
         finally:
             entry.listeners.remove(on_progress)
-        return SharedModel(model, entry)
+        return SharedModel(model, lambda: self._release(key))
 
     def _begin(self, key: tuple[str, ...], settings: Settings, places: Places) -> _Entry:
         listeners: list[OnProgress] = []
@@ -110,6 +110,15 @@ class ModelPool:
             return await self._open_one(settings, places, tell)
 
         return _Entry(asyncio.create_task(load(), name=f"open {settings.model or 'the model'}"), listeners=listeners)
+
+    async def _release(self, key: tuple[str, ...]) -> None:
+        entry = self._entries.get(key)
+        if entry is None:  # the pool is closed
+            return
+        entry.n_users -= 1
+        used = [other for other, one in self._entries.items() if one.n_users]
+        if used:
+            await self._free(used[0])
 
     async def _free(self, kept: tuple[str, ...]) -> None:
         """Close the models that nobody uses, so that two large ones are not in memory without need."""
@@ -139,9 +148,9 @@ async def _close(entry: _Entry) -> None:
 class SharedModel:
     """One session's share of a model (a ChatModel)."""
 
-    def __init__(self, model: ChatModel, entry: _Entry) -> None:
+    def __init__(self, model: ChatModel, release: Callable[[], Awaitable[None]]) -> None:
         self._model = model
-        self._entry: _Entry | None = entry
+        self._release: Callable[[], Awaitable[None]] | None = release
 
     def __getattr__(self, name: str) -> Any:
         """What else this model offers, e.g. `backend`."""
@@ -171,7 +180,7 @@ class SharedModel:
         return self._model.count_tokens(messages, tools)
 
     async def aclose(self) -> None:
-        """Give the share back; the model stays open for others."""
-        if self._entry is not None:
-            self._entry.n_users -= 1
-            self._entry = None
+        """Give the share back, once."""
+        release, self._release = self._release, None
+        if release is not None:
+            await release()
