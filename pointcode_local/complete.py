@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_FILES = 200_000
 MAX_HISTORY = 1000
+FILES_FRESH_S = 10.0
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox"}
 _MENTION = re.compile(r"(?:^|(?<=[\s(\[\"']))@([^\s@]*)$")
 
@@ -127,6 +129,23 @@ def fuzzy_paths(query: str, paths: Sequence[str], limit: int = 8) -> list[str]:
         rank = 0 if name.startswith(wanted) else 1 if wanted in name else 2 if wanted in lowered else 3
         ranked.append((rank, len(path), path))
     return [path for _, _, path in sorted(ranked)[:limit]]
+
+
+class PathFinder:
+    """Completes `@paths` beside the event loop; the list of files is read again after a while."""
+
+    def __init__(self, cwd: Callable[[], Path], clock: Callable[[], float]) -> None:
+        self._cwd = cwd
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._files: list[str] = []
+
+    async def find(self, query: str) -> list[str]:
+        """The best matches first."""
+        if self._clock() - self._read_at > FILES_FRESH_S:
+            self._files = await asyncio.to_thread(list_files, self._cwd())
+            self._read_at = self._clock()
+        return await asyncio.to_thread(fuzzy_paths, query, self._files)
 
 
 class PromptHistory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
@@ -267,7 +268,13 @@ def _on_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
 def run_plain(host: Host, *, prompt: str = "", history_path: Path | None = None, vi_keys: bool = False) -> int:
     """Run the line mode until the end of input; `prompt` is sent first. Returns the process's exit code."""
-    return asyncio.run(_run(host, prompt, history_path, vi_keys))
+    try:
+        return asyncio.run(_run(host, prompt, history_path, vi_keys))
+    except OSError as error:  # nobody can read it any more: a closed pipe, a full disk
+        with contextlib.suppress(OSError):
+            print(f"pointcode: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return 1
 
 
 async def _run(host: Host, prompt: str, history_path: Path | None, vi_keys: bool) -> int:

@@ -29,13 +29,14 @@ async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, v
 
     app = PointcodeApp(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT: a key once the terminal is restored
         with contextlib.suppress(NotImplementedError, ValueError):
             loop.add_signal_handler(number, app.exit, 128 + number)
     try:
         result = await app.run_async()
     finally:
         session_id = host.info.session_id
+        await app.end_turn()
         await host.close()
     if session_id and app.story.records:
         print(f"The session is kept. Go on with: pointcode --resume {session_id}")

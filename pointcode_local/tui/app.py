@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 
-from pointcode_local.complete import MODES, PromptHistory, fuzzy_paths, list_files, parse_slash
+from pointcode_local.complete import MODES, PathFinder, PromptHistory, parse_slash
 from pointcode_local.events import AgentEvent, Answer, PermissionAsked, Prompt, SetMode
 from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.tui.commands import CommandRunner, Mode
@@ -34,7 +33,6 @@ from pointcode_local.tui.welcome import Welcome
 
 FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
-FILES_FRESH_S = 10.0
 PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
 PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
 
@@ -89,7 +87,7 @@ class PointcodeApp(App[int]):
         self._waiting_prompts: list[str] = []
         self._opening = Opening(self._refresh_now, lambda text: self.note(text, "error"))
         self._quit_asked_at: float | None = None
-        self._files: tuple[float, list[str]] = (float("-inf"), [])
+        self._paths = PathFinder(lambda: host.info.cwd, clock)
         self._panel: AskPanel | None = None
         self._welcome = Welcome()
         self._transcript = Transcript(self._welcome)
@@ -111,6 +109,7 @@ class PointcodeApp(App[int]):
 
     async def on_mount(self) -> None:
         """Show the screen at once; the model opens behind it."""
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh_all())
         self._composer.focus()
         self._welcome.show(self._host.info)
         await self._transcript.show(self.story.records)
@@ -277,11 +276,7 @@ class PointcodeApp(App[int]):
         self.run_worker(self._find_paths(message.query), exclusive=True, group="paths")
 
     async def _find_paths(self, query: str) -> None:
-        read_at, files = self._files
-        if self._clock() - read_at > FILES_FRESH_S:
-            files = await asyncio.to_thread(list_files, self._host.info.cwd)
-            self._files = (self._clock(), files)
-        self._composer.offer_paths(query, await asyncio.to_thread(fuzzy_paths, query, files))
+        self._composer.offer_paths(query, await self._paths.find(query))
 
     async def _sync_panel(self) -> None:
         """Show the oldest open question, or give the keys back to the composer."""
@@ -334,10 +329,14 @@ class PointcodeApp(App[int]):
             self._composer.set_text("")
         self.notify("Press Ctrl-C again to quit", timeout=QUIT_WITHIN_S)
 
+    async def end_turn(self) -> None:
+        """Stop what runs, and let it write down that it was stopped."""
+        self._turns.stop()
+        await self._turns.wait(QUIT_WITHIN_S)
+
     async def action_leave(self) -> None:
         """Stop what runs and leave."""
-        self.action_stop()
-        await self._turns.wait(QUIT_WITHIN_S)
+        await self.end_turn()
         self.exit(0 if self.agent is not None or self._opening.is_under_way else 1)
 
     def set_mode(self, mode: Mode) -> None:
@@ -366,10 +365,7 @@ class PointcodeApp(App[int]):
         """Scroll by a screen: the conversation, or what lies over it."""
         over = self.screen.query(VerticalScroll).first() if self.screen is not self._bottom.screen else None
         target = over or self._transcript
-        if direction < 0:
-            target.scroll_page_up(animate=False)
-        else:
-            target.scroll_page_down(animate=False)
+        (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
 
     def action_to_edge(self, direction: int) -> None:
         """Go to the first mounted line, or to the end, which is then followed again."""
@@ -378,11 +374,17 @@ class PointcodeApp(App[int]):
         else:
             self._transcript.anchor()
 
+    def refresh_all(self) -> None:
+        """Draw every line again: the terminal was somebody else's meanwhile."""
+        self.screen.refresh(layout=True)
+        for widget in self.screen.walk_children():
+            widget.refresh()
+
     def action_editor(self) -> None:
         """Ctrl-G: write the message in $VISUAL or $EDITOR."""
         with self.suspend():
             text = edit_text(self._composer.text)
-        self.refresh(layout=True)
+        self.refresh_all()
         if text is not None:
             self._composer.set_text(text)
 

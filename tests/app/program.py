@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """A workspace `ws`, a POINTCODE_HOME and a HOME below `folder`."""
 
+    command = (sys.executable, "-P", "-m", "pointcode_local")
+
     def __init__(self, folder: Path) -> None:
         self.ws, self.state = folder / "ws", folder / "state"
         for path in (self.ws, self.state, folder / "home", folder / "tmp"):
@@ -33,7 +35,7 @@ class Program:
 
     def start(self, *arguments: str, stdin: Any = subprocess.DEVNULL, **env: str) -> subprocess.Popen[bytes]:
         """Start it with these arguments, in a process group of its own."""
-        command = [sys.executable, "-P", "-m", "pointcode_local", *arguments]
+        command = [*self.command, *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
             command, cwd=self.ws, env={**self.env, **env}, stdin=stdin, start_new_session=True, **pipes

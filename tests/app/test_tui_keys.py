@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual import events
-from textual.pilot import Pilot
 
 from pointcode_local.events import (
     Answer,
     PermissionAsked,
-    Prompt,
     QuestionAsked,
-    SessionInfo,
-    SetMode,
-    TurnFinished,
-    TurnStarted,
 )
-from pointcode_local.tui.app import PLACEHOLDER, PointcodeApp
 from pointcode_local.tui.dialogs import ARM_AFTER_S
-from pointcode_local.tui.story import AnswerRecord, UserRecord
-from pointcode_local.tui.theme import DARK, LIGHT
-from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
-from tests.app.tui_kit import Clock, agent_of, arm, make_app, screen_text, settle, wait_for
-from tests.app.tui_scripts import PERMISSION, answer, full_turn
-
-
-def composer_text(app: PointcodeApp) -> str:
-    return app._composer.text
-
-
-async def type_text(pilot: Pilot[Any], text: str) -> None:
-    await pilot.press(*("space" if c == " " else "slash" if c == "/" else "at" if c == "@" else c for c in text))
-
-
-async def idle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
-    await wait_for(app, pilot, lambda: app.agent is not None and not app.is_busy)
-
-
-async def asked(app: PointcodeApp, pilot: Pilot[Any]) -> None:
-    await wait_for(app, pilot, lambda: app._panel is not None)
+from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
+from tests.app.tui_kit import (
+    Clock,
+    agent_of,
+    arm,
+    asked,
+    composer_text,
+    idle,
+    make_app,
+    screen_text,
+    settle,
+    type_text,
+    wait_for,
+)
+from tests.app.tui_scripts import PERMISSION, answer
 
 
 # -------------------------------------------------------------------------------------------------- composer
@@ -252,247 +237,3 @@ async def test_escape_while_asked_stops_the_turn() -> None:
         await idle(app, pilot)
         assert app._panel is None
         assert "Stopped." in screen_text(app)
-
-
-# ------------------------------------------------------------------------------------------- turns and leaving
-async def test_escape_stops_the_turn_and_keeps_what_was_shown() -> None:
-    app = make_app([*answer("Half an answer"), WAIT], prompt="go")
-    async with app.run_test() as pilot:
-        await wait_for(app, pilot, lambda: any(isinstance(r, AnswerRecord) for r in app.story.records))
-        await pilot.press("escape")
-        await idle(app, pilot)
-        assert "Half an answer" in screen_text(app)
-        assert isinstance(agent_of(app).played[-1], TurnFinished)
-
-
-async def test_enter_queues_and_ctrl_s_steers_while_a_turn_runs() -> None:
-    app = make_app([*answer("Working"), WAIT], answer("Second"), prompt="go")
-    async with app.run_test() as pilot:
-        await wait_for(app, pilot, lambda: app.is_busy)
-        await type_text(pilot, "later")
-        await pilot.press("enter")
-        await type_text(pilot, "now")
-        await pilot.press("ctrl+s")
-        await wait_for(app, pilot, lambda: app.story.queued == ["later"] and app.story.records[-1].text == "now")  # type: ignore[union-attr]
-        assert agent_of(app).sent == [Prompt("later"), Prompt("now", steer=True)]
-        agent_of(app).release()
-        await idle(app, pilot)
-        assert [r.text for r in app.story.records if isinstance(r, UserRecord)] == ["go", "now", "later"]
-        assert app.story.queued == []
-
-
-async def test_a_queued_message_comes_back_into_the_composer_after_a_stop() -> None:
-    app = make_app([*answer("Working"), WAIT], prompt="go")
-    async with app.run_test() as pilot:
-        await wait_for(app, pilot, lambda: app.is_busy)
-        await type_text(pilot, "later")
-        await pilot.press("enter")
-        await wait_for(app, pilot, lambda: app.story.queued == ["later"])
-        await pilot.press("escape")
-        await idle(app, pilot)
-        assert composer_text(app) == "later"
-
-
-async def test_a_message_typed_before_the_model_is_open_is_sent_when_it_is() -> None:
-    host = ScriptedHost(ScriptedAgent([answer("Hello")]))
-    gate = asyncio.Event()
-    real_open = host.open
-
-    async def slow_open(on_progress: Any) -> Any:
-        await gate.wait()
-        return await real_open(on_progress)
-
-    host.open = slow_open  # type: ignore[method-assign]
-    app = make_app(host=host)
-    async with app.run_test() as pilot:
-        await pilot.press("h", "i", "enter")
-        await settle(app, pilot)
-        assert "queued  hi" in screen_text(app)
-        gate.set()
-        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
-        await idle(app, pilot)
-        assert "Hello" in screen_text(app)
-
-
-async def test_a_model_that_cannot_be_opened_is_said_and_the_screen_stays() -> None:
-    app = make_app(host=ScriptedHost(ScriptedAgent(), open_error="No model is on this machine."))
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        assert "No model is on this machine." in screen_text(app)
-        await pilot.press("ctrl+d")
-    assert app.return_value == 1
-
-
-async def test_ctrl_c_twice_quits_and_once_does_not() -> None:
-    app = make_app()
-    clock = app._clock
-    assert isinstance(clock, Clock)
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        await pilot.press("ctrl+c")
-        clock.now += 5
-        await pilot.press("ctrl+c")
-        assert app.is_running and app.return_value is None
-        await pilot.press("ctrl+c")
-    assert app.return_value == 0
-
-
-async def test_ctrl_d_quits_only_with_nothing_written() -> None:
-    app = make_app()
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        await pilot.press("a", "ctrl+d")
-        assert app.return_value is None
-        await pilot.press("backspace", "ctrl+d")
-    assert app.return_value == 0
-
-
-async def test_shift_tab_goes_through_the_modes() -> None:
-    app = make_app()
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        await pilot.press("shift+tab", "shift+tab")
-        await settle(app, pilot)
-        assert agent_of(app).sent == [SetMode("accept-edits"), SetMode("plan")]
-        assert screen_text(app).splitlines()[-1].lstrip().startswith("mode plan")
-
-
-# ---------------------------------------------------------------------------------------------------- commands
-async def test_every_command_does_what_it_says() -> None:
-    host = ScriptedHost(ScriptedAgent([answer("An answer")]), stored=[SessionInfo("s7", "Old work", "/", 0.0, 12)])
-    app = make_app(host=host)
-    async with app.run_test(size=(100, 50)) as pilot:
-        await settle(app, pilot)
-        app.submit("hello")
-        await wait_for(app, pilot, lambda: len(app.story.records) == 2)
-        await idle(app, pilot)
-        app.submit("/undo")
-        await settle(app, pilot)
-        assert "Restored src/app.py." in screen_text(app)
-        host.own_commands["check"] = "!Check $ARGUMENTS"
-        app.submit("/check it")
-        await wait_for(app, pilot, lambda: any(getattr(e, "prompt", "") == "!Check it" for e in agent_of(app).played))
-        await idle(app, pilot)
-        app.submit("/copy")
-        await settle(app, pilot)
-        assert app.clipboard == "An answer"
-        app.submit("/theme light")
-        await settle(app, pilot)
-        assert app.theme == LIGHT.name
-        app.submit("/theme dark")
-        await settle(app, pilot)
-        assert app.theme == DARK.name
-        app.submit("/mode plan")
-        await settle(app, pilot)
-        assert agent_of(app).sent == [SetMode("plan")]
-        app.submit("/model nonsense")
-        await settle(app, pilot)
-        assert "There is no model nonsense." in screen_text(app)
-        app.submit("/help")
-        await settle(app, pilot)
-        assert "/resume" in screen_text(app)
-        await pilot.press("escape")
-        told_by = {
-            "/redo": "Changed src/app.py again.",
-            "/diff": "+++ b/src",
-            "/map": "def main()",
-            "/mcp": "docs: running",
-        }
-        for command, told in told_by.items():
-            app.submit(command)
-            await settle(app, pilot)
-            assert told in screen_text(app)
-        app.submit("/resume nope")
-        await settle(app, pilot)
-        assert "There is no session nope." in screen_text(app)
-        app.submit("/clear")
-        await settle(app, pilot)
-        assert app.story.records == []
-        assert "Say what you want done" in screen_text(app)
-        app.submit("/quit")
-        await settle(app, pilot)
-    assert app.return_value == 0
-
-
-async def test_resume_shows_a_list_and_replays_the_session_that_was_picked() -> None:
-    stored = [SessionInfo("s7", "Old work", "/", 0.0, 12), SessionInfo("s8", "Docs", "/", 0.0, 3)]
-    host = ScriptedHost(ScriptedAgent(), stored=stored, events=[TurnStarted("earlier"), TurnFinished("done", "", 1)])
-    app = make_app(host=host)
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        app.submit("/resume")
-        await settle(app, pilot)
-        assert "Old work" in screen_text(app)
-        await type_text(pilot, "docs")
-        await pilot.press("enter")
-        await settle(app, pilot)
-        assert host.opened_sessions == ["s8"]
-        assert "earlier" in screen_text(app)
-
-
-async def test_ctrl_o_unfolds_thinking_and_results() -> None:
-    app = make_app(full_turn(), prompt="go")
-    async with app.run_test(size=(90, 120)) as pilot:
-        await idle(app, pilot)
-        assert "where argv is parsed" not in screen_text(app)
-        await pilot.press("ctrl+o")
-        await settle(app, pilot)
-        assert "where argv is parsed" in screen_text(app)
-        assert "39  line" in screen_text(app)
-        await pilot.press("ctrl+o")
-        await settle(app, pilot)
-        assert "where argv is parsed" not in screen_text(app)
-
-
-async def test_ctrl_t_unfolds_the_plan() -> None:
-    app = make_app(full_turn(), prompt="go")
-    async with app.run_test(size=(90, 60)) as pilot:
-        await idle(app, pilot)
-        assert "○ Run the tests" not in screen_text(app)
-        await pilot.press("ctrl+t")
-        await settle(app, pilot)
-        assert "○ Run the tests" in screen_text(app)
-
-
-async def test_a_command_of_the_person_runs_and_the_model_hears_of_it(tmp_path: Path) -> None:
-    app = make_app(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path))
-    async with app.run_test() as pilot:
-        await settle(app, pilot)
-        app.submit("!printf 'one\\ntwo'; exit 3")
-        await wait_for(app, pilot, lambda: bool(agent_of(app).notes))
-        assert "exit code 3" in screen_text(app)
-        assert "two" in screen_text(app)
-        assert "printf" in agent_of(app).notes[0] and "two" in agent_of(app).notes[0]
-        assert app._composer.placeholder == PLACEHOLDER
-
-
-async def test_reading_back_is_not_disturbed_by_new_text() -> None:
-    long = "\n\n".join(f"paragraph {n}" for n in range(60))
-    app = make_app([*answer(long, 400), WAIT, *answer("the end")], prompt="go")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_for(app, pilot, lambda: any(isinstance(r, AnswerRecord) and r.done for r in app.story.records))
-        assert "paragraph 59" in screen_text(app)
-        await pilot.press("pageup", "pageup")
-        await settle(app, pilot)
-        before = app._transcript.scroll_y
-        agent_of(app).release()
-        await idle(app, pilot)
-        assert app._transcript.scroll_y == before
-        await pilot.press("ctrl+end")
-        await settle(app, pilot)
-        assert "the end" in screen_text(app)
-
-
-async def test_a_long_session_opens_with_its_end_mounted_and_loads_more_when_read_back() -> None:
-    history: list[Any] = []
-    for n in range(2500):
-        history += [TurnStarted(f"question {n}"), TurnFinished("done", "", 1)]
-    app = make_app(host=ScriptedHost(ScriptedAgent(), events=history))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(app, pilot)
-        assert "question 2499" in screen_text(app)
-        n_mounted = len(app._transcript._views)
-        assert n_mounted < 100
-        app._transcript.load_earlier()
-        await wait_for(app, pilot, lambda: len(app._transcript._views) > n_mounted and not app._transcript._loading)
-        assert "question 2499" in screen_text(app)

@@ -60,6 +60,22 @@ async def wait_for(app: PointcodeApp, pilot: Pilot[Any], done: Any) -> None:
     await settle(app, pilot)
 
 
+def composer_text(app: PointcodeApp) -> str:
+    return app._composer.text
+
+
+async def type_text(pilot: Pilot[Any], text: str) -> None:
+    await pilot.press(*("space" if c == " " else "slash" if c == "/" else "at" if c == "@" else c for c in text))
+
+
+async def idle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
+    await wait_for(app, pilot, lambda: app.agent is not None and not app.is_busy)
+
+
+async def asked(app: PointcodeApp, pilot: Pilot[Any]) -> None:
+    await wait_for(app, pilot, lambda: app._panel is not None)
+
+
 async def arm(app: PointcodeApp, pilot: Pilot[Any]) -> None:
     """Let the time pass that a panel ignores keys for."""
     await settle(app, pilot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import pointcode_local.tui.app
 from pointcode_local.events import AgentEvent, AssistantMessage, TextDelta, TurnFinished, TurnStarted
 from pointcode_local.tui.app import PointcodeApp
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
@@ -82,8 +84,13 @@ class FastAgent(ScriptedAgent):
         yield TurnFinished("done", text, 1)
 
 
+STYLES = Path(pointcode_local.tui.app.__file__).with_name(PointcodeApp.CSS_PATH)
+
+
 class StreamApp(PointcodeApp):
     """Plays one fast turn, writes what it measured, and leaves."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, agent: FastAgent, report: Path) -> None:
         super().__init__(ScriptedHost(agent), prompt="go", theme="dark")
@@ -109,6 +116,8 @@ class StreamApp(PointcodeApp):
 
 class SessionApp(PointcodeApp):
     """Opens a long session, pages back through it, writes what it measured, and leaves."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, n_messages: int, report: Path) -> None:
         events: list[AgentEvent] = []
@@ -158,10 +167,11 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )
         os.close(slave)
         self._seen = bytearray()
+        self._ended = False
         self._news = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -170,19 +180,28 @@ class Terminal:
             try:
                 data = os.read(self.master, 65536)
             except OSError:
-                return
+                data = b""
             with self._news:
                 self._seen += data
+                self._ended = not data
                 self._news.notify_all()
+            if not data:
+                return
 
     def type_and_time(self, character: str, limit_s: float = 5.0) -> float | None:
         """Seconds from the key to the first byte sequence that shows it; None when it did not come."""
         with self._news:
             self._seen.clear()
             begun = time.perf_counter()
-            os.write(self.master, character.encode())
-            shown = self._news.wait_for(lambda: character.encode() in self._seen, limit_s)
-            return time.perf_counter() - begun if shown else None
+            with contextlib.suppress(OSError):  # it has ended
+                os.write(self.master, character.encode())
+            self._news.wait_for(lambda: character.encode() in self._seen or self._ended, limit_s)
+            return time.perf_counter() - begun if character.encode() in self._seen else None
+
+    def wait_for(self, text: bytes) -> None:
+        """Until this was shown, or the process is gone."""
+        with self._news:
+            self._news.wait_for(lambda: text in self._seen or self._ended)
 
 
 def measure_stream(n_tokens: int, rate: float, report: Path) -> dict[str, float]:
@@ -190,12 +209,14 @@ def measure_stream(n_tokens: int, rate: float, report: Path) -> dict[str, float]
     command = [sys.executable, "-P", "-m", "tests.bench.tui_load", "--child", "stream"]
     terminal = Terminal([*command, "--tokens", str(n_tokens), "--rate", str(rate), "--report", str(report)])
     echoes: list[float] = []
-    time.sleep(3.0)  # start-up
-    for n in range(int(n_tokens / rate / KEY_EVERY_S) - 8):
-        if (took_s := terminal.type_and_time(TYPED[n % len(TYPED)])) is not None:
+    terminal.wait_for(b"Step")
+    n = 0
+    while terminal.process.poll() is None:
+        took_s = terminal.type_and_time(TYPED[n % len(TYPED)])
+        if took_s is not None:
             echoes.append(took_s * 1e3)
+        n += 1
         time.sleep(KEY_EVERY_S)
-    terminal.process.wait(120)
     figures = json.loads(report.read_text())
     return {
         **figures,

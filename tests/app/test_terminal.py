@@ -1,0 +1,144 @@
+"""Rough treatment of the real program on a pseudo-terminal: sizes, signals, a folder and a terminal that go away."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.app.openai_server import Reply, ScriptedServer, tool
+from tests.app.program import Program
+from tests.app.pty_program import LEFT_ALTERNATE_SCREEN, PtyProgram, has_stopped, session_of
+
+CTRL_C, CTRL_D, ENTER, ESCAPE = "\x03", "\x04", "\r", "\x1b"
+READY = "context"  # the status line once the model is open
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+def test_a_storm_of_sizes_leaves_a_whole_screen_and_a_clean_end(program: Program) -> None:
+    dice = random.Random(3)
+    answer = Reply("**Hello** there.\n\n- one\n- two")
+    with ScriptedServer([answer]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        terminal.send("hi" + ENTER)
+        for _ in range(80):
+            terminal.resize(dice.choice((1, 2, 7, 20, 40, 80, 200)), dice.choice((1, 2, 5, 24, 60)))
+            terminal.read_more(0.0)
+        terminal.resize(90, 30)
+        terminal.wait_for("there.")
+        terminal.forget()
+        terminal.resize(91, 30)
+        terminal.wait_for("mode ask")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+        terminal.check_restored()
+
+
+def test_a_hang_up_ends_it_with_everything_kept(program: Program) -> None:
+    with ScriptedServer([Reply("An answer.")]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        terminal.send("remember" + ENTER)
+        terminal.wait_for("An answer.")
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        assert terminal.wait() == 128 + signal.SIGHUP
+        terminal.check_restored()
+    assert "remember" in session_of(program) and "An answer." in session_of(program)
+
+
+def test_a_terminal_that_goes_away_ends_it_and_its_command(program: Program) -> None:
+    command = "echo $$ > pid; touch begun; sleep 600"
+    with (
+        ScriptedServer([tool("shell", command=command)]) as server,
+        PtyProgram(program, "--endpoint", server.url, "--permission-mode", "auto") as terminal,
+    ):
+        terminal.wait_for(READY)
+        terminal.send("go" + ENTER)
+        while not (program.ws / "begun").exists():
+            terminal.read_more()
+        pid = int((program.ws / "pid").read_text())
+        for end in (terminal.slave, terminal.master):
+            os.close(end)
+        terminal.slave = terminal.master = -1
+        assert terminal.process.wait() != 0
+    pause = threading.Event()
+    while Path(f"/proc/{pid}").exists():
+        pause.wait(0.02)
+    assert "interrupted" in session_of(program)
+
+
+def test_stopped_it_gives_the_terminal_back_and_continued_it_draws_again(program: Program) -> None:
+    with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        os.kill(terminal.process.pid, signal.SIGTSTP)
+        while not has_stopped(terminal.process.pid):
+            terminal.read_more()
+        terminal.forget()
+        assert LEFT_ALTERNATE_SCREEN in terminal.raw
+        os.kill(terminal.process.pid, signal.SIGCONT)
+        terminal.wait_for("mode ask")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+        terminal.check_restored()
+
+
+def test_a_folder_that_was_deleted_is_said_and_nothing_breaks(program: Program) -> None:
+    steps = [tool("list"), tool("shell", command="pwd"), Reply("Gone, it seems.")]
+    with (
+        ScriptedServer(list(steps)) as server,
+        PtyProgram(program, "--endpoint", server.url, "--permission-mode", "auto") as terminal,
+    ):
+        terminal.wait_for(READY)
+        shutil.rmtree(program.ws)
+        terminal.send("look at @x")
+        terminal.send(ESCAPE)
+        terminal.send(ENTER)
+        terminal.wait_for("Gone, it seems.")
+        terminal.send("!pwd" + ENTER)
+        terminal.wait_for("cannot start the shell")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+        terminal.check_restored()
+
+
+def test_ctrl_c_twice_while_the_model_writes_stops_it_and_leaves(program: Program) -> None:
+    hold = threading.Event()
+    with ScriptedServer([Reply("some words", hold=hold)]) as server:
+        with PtyProgram(program, "--endpoint", server.url) as terminal:
+            terminal.wait_for(READY)
+            terminal.send("go" + ENTER)
+            terminal.wait_for("some")
+            terminal.send(CTRL_C)
+            terminal.wait_for("Stopped.")
+            terminal.send(CTRL_C)
+            terminal.send(CTRL_C)
+            assert terminal.wait() == 0
+            terminal.check_restored()
+        hold.set()
+    assert '"cancelled"' in session_of(program)
+
+
+@pytest.mark.parametrize("where", ["closed pipe", "full disk"])
+def test_the_line_mode_ends_quietly_when_nobody_can_read_it(program: Program, where: str) -> None:
+    with ScriptedServer([Reply("words " * 5000)]) as server:
+        command = [*program.command, "--plain", "--endpoint", server.url]
+        if where == "closed pipe":
+            ours, theirs = os.pipe()
+            os.close(ours)
+        else:
+            theirs = os.open("/dev/full", os.O_WRONLY)
+        done = subprocess.run(
+            command, cwd=program.ws, env=program.env, input=b"go\n", stdout=theirs, stderr=subprocess.PIPE, timeout=60
+        )
+        os.close(theirs)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
