@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -109,7 +109,7 @@ class PointcodeApp(App[int]):
 
     async def on_mount(self) -> None:
         """Show the screen at once; the model opens behind it."""
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh_all())
+        self.app_resume_signal.subscribe(self, self.refresh_all)
         self._composer.focus()
         self._welcome.show(self._host.info)
         await self._transcript.show(self.story.records)
@@ -374,7 +374,7 @@ class PointcodeApp(App[int]):
         else:
             self._transcript.anchor()
 
-    def refresh_all(self) -> None:
+    def refresh_all(self, _: App[Any] | None = None) -> None:
         """Draw every line again: the terminal was somebody else's meanwhile."""
         self.screen.refresh(layout=True)
         for widget in self.screen.walk_children():
