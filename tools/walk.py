@@ -33,6 +33,21 @@ class _Rules:
     base: str  # folder of the ignore file
     spec: GitIgnoreSpec
 
+    def verdict(self, relative: str) -> bool | None:
+        """The last rule for this very path (a folder ends with `/`); None when there is none.
+
+        pathspec lets a rule for a folder decide what lies below it, too. Here the walk does not enter ignored folders,
+        and as in git the rule that brings a folder back says nothing of what it holds.
+        """
+        for pattern in reversed(self.spec.patterns):
+            found = None if pattern.include is None else pattern.match_file(relative)
+            if found is None:
+                continue
+            is_below = found.match.groupdict().get("ps_d") is not None and found.match.end() < len(relative)
+            if not is_below:
+                return pattern.include
+        return None
+
 
 class IgnoreChain:
     """The ignore rules in force in a folder: the deepest decisive rule wins."""
@@ -52,7 +67,7 @@ class IgnoreChain:
         """Is this absolute path excluded?"""
         for rules in reversed(self._rules):
             relative = path[len(rules.base) :].lstrip("/") + ("/" if is_folder else "")
-            verdict = rules.spec.check_file(relative).include
+            verdict = rules.verdict(relative)
             if verdict is not None:
                 return verdict
         return False

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pointcode_local.tools.base import ToolError
@@ -302,6 +302,7 @@ IGNORES = st.lists(
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
 @settings(max_examples=25, deadline=None)
+@example(["dir", "!sub/"], [])
 @given(IGNORES, IGNORES)
 def test_ignore_files_mean_what_git_means(top: list[str], inner: list[str]) -> None:
     import tempfile
