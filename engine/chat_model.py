@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from .assembly import assemble
 from .call_grammar import tool_call_grammar
@@ -21,6 +20,7 @@ from .engine import Engine
 from .errors import RequestError
 from .model_files import ModelFiles, open_model
 from .parts import EngineOptions, model_name
+from .recommended import recommended_sampling
 from .registry import resolve
 from .stops import StopMatcher
 from .tokenizer import Tokenizer
@@ -35,7 +35,6 @@ from .types import (
     PrefillProgress,
     ReasoningText,
     Request,
-    SamplingParams,
     StreamFinished,
     TokenLogprob,
     ToolCall,
@@ -46,7 +45,7 @@ from .types import (
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_REASONING_BUDGET = 8192  # tokens; then the closing marker is forced
-_RECOMMENDED = {"cohere2_moe": SamplingParams(temperature=1.0, top_p=0.95)}
+_LONG_CHARS = 20_000
 _NEVER = -1e4  # logit bias
 
 
@@ -90,6 +89,12 @@ class LocalChatModel:
         """Whether `reply_prefix` and `reply_pattern` hold."""
         return True
 
+    async def _prompt_of(self, request: ChatRequest) -> list[int]:
+        """A long conversation is tokenised on another thread: the event loop has other streams to deliver."""
+        if sum(len(message.content) for message in request.messages) < _LONG_CHARS:
+            return self.prompt_ids(request.messages, request.tools)
+        return await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
+
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """Prompt length in tokens."""
         return len(self.prompt_ids(messages, tools))
@@ -108,7 +113,7 @@ class LocalChatModel:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Continue the conversation; raises EngineError for a request that cannot be served."""
-        prompt_ids = self.prompt_ids(request.messages, request.tools)
+        prompt_ids = await self._prompt_of(request)
         in_reasoning = opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
         tool_names = () if request.tool_choice == "none" else tuple(tool.name for tool in request.tools)
         reply = _Reply(
@@ -372,31 +377,6 @@ def answer_grammar(schema: Mapping[str, object], form: ChatFormat, tokenizer: To
     if Mark.ANSWER not in form.marks.values() or begin is None or end is None:
         return Grammar("json_schema", source, trigger, repeats=False)
     return Grammar("lark", f"start: <[{begin}]> value <[{end}]>\nvalue: %json {source}\n", trigger, repeats=False)
-
-
-def recommended_sampling(files: ModelFiles) -> SamplingParams:
-    """What the model's authors recommend; greedy for small models, which lose more than they gain by variety."""
-    if files.is_small:
-        return SamplingParams()
-    stated = files.path / "generation_config.json"
-    if not stated.is_file():
-        return _RECOMMENDED.get(files.config.family, SamplingParams())
-    return _sampling_of(stated) or _RECOMMENDED.get(files.config.family, SamplingParams())
-
-
-def _sampling_of(path: Path) -> SamplingParams | None:
-    try:
-        values = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
-    except ValueError:
-        _LOG.warning("%s is not JSON", path)
-        return None
-    if "temperature" not in values:
-        return None
-    return SamplingParams(
-        temperature=float(values["temperature"]),
-        top_p=float(values.get("top_p") or 1.0),
-        top_k=int(values.get("top_k") or 0),
-    )
 
 
 def _marker_text(form: ChatFormat, mark: Mark) -> str:

@@ -23,8 +23,12 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket | None:
-    """A listening Unix socket in a private folder; None when a living server has it. A stale one is replaced."""
+    """A listening Unix socket in a private folder; None when a living server has it. A stale one is replaced.
+
+    Raises OSError when the folder cannot be had for this user alone.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.chmod(0o700)
     if answers(path):
         return None
     path.unlink(missing_ok=True)

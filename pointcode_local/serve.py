@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pointcode_local.attach import socket_of
@@ -66,10 +67,8 @@ async def _serve(options: argparse.Namespace, setup: Setup, key: str, listener: 
         _LOG.error("%s", error)
         return exit_code_of(error)
     path = socket_of(setup.places, settings, os.environ)
-    local = listen_unix(path) if path is not None else None
+    local = _listen_for_attaching(path) if path is not None else None
     try:
-        if path is not None and local is None:
-            _LOG.warning("another server has %s: a second pointcode attaches to that one", path)
         host, port = listener.getsockname()[:2]
         _LOG.info("%s answers at http://%s:%d/v1 (%s)", model.name, host, port, "API key" if key else "no API key")
         sockets = [listener] if local is None else [listener, local]
@@ -82,6 +81,17 @@ async def _serve(options: argparse.Namespace, setup: Setup, key: str, listener: 
         await model.aclose()
     _LOG.log(logging.INFO if code == 0 else logging.CRITICAL, "the server has ended with code %d", code)
     return code
+
+
+def _listen_for_attaching(path: Path) -> socket.socket | None:
+    try:
+        local = listen_unix(path)
+    except OSError as error:
+        _LOG.warning("no second pointcode can attach: %s: %s", path, error.strerror)
+        return None
+    if local is None:
+        _LOG.warning("another server has %s: a second pointcode attaches to that one", path)
+    return local
 
 
 def server_options(options: argparse.Namespace, settings: Settings, key: str) -> ServerOptions:
