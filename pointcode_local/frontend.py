@@ -270,6 +270,10 @@ class Hosts(Protocol):
         """Delete a stored session. Raises HostError."""
         ...
 
+    def remove_unused(self, session_id: str) -> None:
+        """Delete a stored session, unless something was said in it or somebody has it open."""
+        ...
+
     async def close(self) -> bool:
         """Free the models; called once, after all hosts. False: one was still loading, and its thread goes on."""
         ...

@@ -14,7 +14,7 @@ from pointcode_local.compose import Setup, open_model
 from pointcode_local.config import Places, Settings
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, Message, ToolSpec
-from pointcode_local.events import SessionInfo
+from pointcode_local.events import SessionInfo, TurnStarted
 from pointcode_local.exits import UsageError
 from pointcode_local.extensions import parse_servers
 from pointcode_local.frontend import HostError, OnProgress, Progress, ToolAdapter
@@ -61,6 +61,18 @@ class AppHosts:
         except SessionError as error:
             raise HostError(str(error)) from error
         Checkpoints(self._places.state / "checkpoints" / path.stem).remove()
+
+    def remove_unused(self, session_id: str) -> None:
+        """Delete a stored session, unless something was said in it or another program has it open."""
+        try:
+            log, events = self._store.open(session_id)
+        except SessionError:
+            return
+        try:
+            if not any(isinstance(event, TurnStarted) for event in events):
+                self.remove(session_id)
+        finally:
+            log.close()
 
     async def close(self) -> bool:
         """Free the models; False when one was still loading, in a thread that goes on."""

@@ -59,6 +59,7 @@ class EditorAgent:
         self._hosts = hosts
         self._wire = wire
         self._sessions: dict[str, EditorSession] = {}
+        self._unused: set[str] = set()  # sessions that were closed before anything was said
         self._editor: Editor | None = None
 
     def on_connect(self, conn: Client) -> None:
@@ -146,6 +147,7 @@ class EditorAgent:
             is_missing = str(error).startswith("no session")
             raise RequestError(NOT_FOUND if is_missing else INTERNAL_ERROR, str(error)) from error
         self._sessions[session.id] = session
+        self._unused.discard(session.id)
         adapter.session_id = session.id
         if unsupported:
             session.add_notice(f"MCP servers on this transport are not supported: {', '.join(unsupported)}")
@@ -179,12 +181,18 @@ class EditorAgent:
         """Stop what runs in a session and free it; it stays stored."""
         session = self._session(session_id)
         del self._sessions[session_id]
-        await session.close()
+        await self._end(session)
         return CloseSessionResponse()
+
+    async def _end(self, session: EditorSession) -> None:
+        if session.is_unused:
+            self._unused.add(session.id)
+        await session.close()
 
     async def _delete_session(self, session_id: str) -> dict[str, Any]:
         if session_id in self._sessions:
             await self.close_session(session_id)
+        self._unused.discard(session_id)
         try:
             self._hosts.remove(session_id)
         except HostError as error:
@@ -256,12 +264,14 @@ class EditorAgent:
             await self.cancel(self._wire.session_of_prompt(params.get("requestId")))
 
     async def close(self) -> None:
-        """Stop and free everything."""
+        """Stop and free everything. Sessions in which nothing was said are not kept: editors open many of them."""
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             session.cancel()
         for session in sessions:
-            await session.close()
+            await self._end(session)
+        for session_id in self._unused:
+            self._hosts.remove_unused(session_id)
 
 
 async def _set_model(session: EditorSession, name: str) -> None:

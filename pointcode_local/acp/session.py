@@ -271,6 +271,11 @@ class EditorSession:
             await self._tell(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode))
         await self._tell(ConfigOptionUpdate(session_update="config_option_update", config_options=self.options))
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has said anything in this session."""
+        return not any(isinstance(event, TurnStarted) for event in self._host.history())
+
     async def close(self) -> None:
         """Stop what runs and close the host."""
         self.cancel()

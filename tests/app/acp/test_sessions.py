@@ -132,6 +132,26 @@ async def test_a_session_that_another_program_has_open_is_not_called_missing(tmp
             assert error["code"] == -32603 and "open in another pointcode" in error["message"]
 
 
+async def test_sessions_in_which_nothing_was_said_are_not_kept(tmp_path: Path):
+    async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as editor:
+        used, unused, closed = await editor.new(), await editor.new(), await editor.new()
+        await editor.ask("session/set_mode", sessionId=unused, modeId="plan")
+        await editor.ask("session/close", sessionId=closed)
+        await editor.ask("session/load", sessionId=closed, cwd=str(editor.ws), mcpServers=[])  # until the editor ends
+        await editor.prompt(used)
+    assert [path.stem for path in (editor.places.state / "sessions").iterdir()] == [used]
+
+
+async def test_a_closed_session_that_another_program_took_up_is_kept(tmp_path: Path):
+    async with EditorKit(tmp_path, ScriptedModel()) as editor:
+        session = await editor.new()
+        await editor.ask("session/close", sessionId=session)
+        async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as other:
+            await other.ask("session/load", sessionId=session, cwd=str(editor.ws), mcpServers=[])
+            await other.prompt(session)
+    assert [path.stem for path in (editor.places.state / "sessions").iterdir()] == [session]
+
+
 async def test_a_deleted_session_is_gone(tmp_path: Path):
     async with EditorKit(tmp_path, ScriptedModel(say("ok"))) as editor:
         session = await editor.new()
