@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pointcode_local.tools import sandbox
 from pointcode_local.tools.environment import command_environment
-from pointcode_local.tools.sandbox import default_policy, landlock_abi, sandbox_status, wrapped
+from pointcode_local.tools.sandbox import bubblewrap_path, default_policy, landlock_abi, sandbox_status, wrapped
 
 TRUNCATE_ABI = 3
 SCOPES_ABI = 6  # signals and abstract sockets
@@ -197,3 +198,25 @@ def test_the_sandbox_cannot_be_left_by_a_program_that_sets_ids_or_by_a_second_sa
     inner = json.dumps(wrapped([sys.executable, "-I", "-c", f"open({str(place / 'out' / 'new')!r}, 'w')"], policy))
     assert run(place, f"import subprocess; raise SystemExit(subprocess.call({inner}))", confined=True).returncode != 0
     assert not (place / "out" / "new").exists()
+
+
+@pytest.mark.skipif(bubblewrap_path() is None, reason="bubblewrap is not installed, or may make no namespaces")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(out + '/new', 'w').write('x')",
+        "os.unlink(out + '/kept')",
+        "os.rename(out + '/kept', 'taken')",
+        "os.link(out + '/kept', 'hard'); open('hard', 'w').write('x')",
+        "os.symlink(out, 'folder'); open('folder/new', 'w').write('x')",
+        f"os.kill({os.getpid()}, 0)",
+        "socket.create_connection(('127.0.0.1', 1), 5) if len(os.listdir('/sys/class/net')) else exit(1)",
+    ],
+)
+def test_bubblewrap_confines_like_landlock(place: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "sandbox_status", lambda: sandbox.SandboxStatus("bubblewrap", True, ""))
+    before = state(place / "out")
+    assert run(place, source, confined=True).returncode != 0 and state(place / "out") == before
+    allowed = "open('made', 'w').write('x'); open('/dev/null', 'w'); print(open(out + '/kept').read())"
+    done = run(place, allowed, confined=True)
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
