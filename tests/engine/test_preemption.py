@@ -154,36 +154,40 @@ def test_a_grammar_that_waits_for_its_trigger_still_finds_it(files: ModelFiles) 
 
 
 def test_cancelling_a_request_that_left_the_batch_frees_it(files: ModelFiles) -> None:
+    holds = Holds([80])
+
     async def main(engine: Engine) -> None:
+        holds.watch(engine)
         low = engine.stream(Request(prompt(1, 70), 3000))
         await next_of(low, TokensDecoded)
-        async with aclosing(engine.stream(Request(prompt(2, 70), 3000, priority=1))) as urgent:
+        await until(holds.reached.is_set)
+        async with aclosing(engine.stream(Request(prompt(2, 10), 3000, priority=1))) as urgent:
             await next_of(urgent, TokensDecoded)
             assert engine.stats().n_preempted == 1
             await low.aclose()
-            await until(lambda: engine.stats().n_waiting == 0)
-        await until(lambda: engine.stats().n_rows == 0)
+        await until(lambda: engine.stats().n_waiting == engine.stats().n_rows == 0)
         assert engine.stats().pages[0].used == 0
 
-    with opened(files, ONE_ROW) as engine:
+    with opened(files, ONE_ROW, hooked(files, holds)) as engine:
         asyncio.run(main(engine))
 
 
 def test_a_flood_of_requests_does_not_shut_out_the_more_urgent(files: ModelFiles) -> None:
     limits = ControlLimits(max_rows=1, max_waiting=2, chunk_tokens=64)
+    holds = Holds([10])
 
     async def main(engine: Engine) -> None:
+        holds.watch(engine)
         async with aclosing(engine.stream(Request(prompt(1, 5), 3000))) as running:
             await next_of(running, TokensDecoded)
-            flood = [asyncio.ensure_future(collect(engine, Request(prompt(i, 5), 3000))) for i in range(2)]
+            await until(holds.reached.is_set)
+            flood = [asyncio.ensure_future(collect(engine, Request(prompt(i, 5), 3))) for i in range(2)]
             await until(lambda: engine.stats().n_waiting == 2)
             with pytest.raises(CapacityError, match="2 requests are waiting"):
                 await collect(engine, Request(prompt(9, 5), 3))
             ids, _ = await collect(engine, Request(prompt(9, 5), 3, priority=1))
             assert len(ids) == 3
-            for task in flood:
-                task.cancel()
-            await asyncio.gather(*flood, return_exceptions=True)
+        await asyncio.gather(*flood)
 
-    with opened(files, replace(OPTIONS, limits=limits)) as engine:
+    with opened(files, replace(OPTIONS, limits=limits), hooked(files, holds)) as engine:
         asyncio.run(main(engine))
