@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Literal
 
 from pointcode_local.events import FileDiff
-from pointcode_local.render import expand_tabs, plain
+from pointcode_local.render import expand_tabs, plain, shortened
 
 RowKind = Literal["same", "add", "del", "gap"]
 Marks = tuple[tuple[int, int], ...]
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MAX_COMPARED_LINES = 4000  # a larger changed region is shown as replaced: comparing is quadratic
 _MAX_MARKED_LINE = 400
+_MAX_SHOWN_LINE = 4000  # characters; the rest is said, not shown
 _MIN_LIKENESS = 0.4  # below this, word marks are noise
 
 
@@ -35,12 +37,13 @@ Pair = tuple[DiffRow | None, DiffRow | None]
 
 def _lines(text: str | None) -> list[str]:
     """Lines with their line ends, so that a missing final newline is a difference."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text or "")
+    *whole, rest = (text or "").split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])
 
 
 def _shown(line: str) -> str:
     end = "" if line.endswith("\n") else " (no newline at end)"
-    return expand_tabs(plain(line.removesuffix("\n"))) + end
+    return expand_tabs(plain(shortened(line.removesuffix("\n"), _MAX_SHOWN_LINE))) + end
 
 
 def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
@@ -124,6 +127,7 @@ def diff_rows(diff: FileDiff, context: int = 3) -> list[DiffRow]:
     return rows
 
 
+@lru_cache(maxsize=16)
 def change_counts(diffs: tuple[FileDiff, ...]) -> tuple[int, int]:
     """(added, removed) lines of all `diffs`."""
     added = removed = 0

@@ -32,6 +32,7 @@ from pointcode_local.events import (
     UsageChanged,
 )
 from pointcode_local.render import (
+    MAX_LINE,
     PlainStream,
     call_title,
     count_lines,
@@ -40,12 +41,14 @@ from pointcode_local.render import (
     result_summary,
     short_count,
     short_seconds,
+    shortened,
     shown_lines,
     tail_lines,
 )
 
 MAX_DIFF_ROWS = 200
 ERROR_LINES = 8
+MAX_ARGUMENT_CHARS = 100_000
 _PROGRESS_FROM_TOKENS = 1000
 _SGR = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34", "mark": "7"}
 
@@ -143,7 +146,7 @@ class LinePrinter:
             case UsageChanged():
                 self._usage(event)
             case ErrorRaised(message=message):
-                self.line(f"error: {plain(message)}", "red")
+                self.line(f"error: {plain(shortened(message, MAX_ARGUMENT_CHARS))}", "red")
             case ContextAdded(source=source, text=text) if source not in ("environment", "note"):
                 self.line(f"({one_line(source)} added, {count_lines(text)} lines)", "dim")
             case Steered(prompt=prompt):
@@ -198,7 +201,7 @@ class LinePrinter:
         self.line(f"  {word}: {summary}", color)
         if event.is_error and not event.denied and not self._n_output_chars and count_lines(event.text) > 1:
             for raw in tail_lines(event.text, ERROR_LINES):
-                for shown in shown_lines(raw):
+                for shown in shown_lines(shortened(raw, MAX_LINE)):
                     self.line(f"  | {shown}", "dim")
         for diff in event.diffs:
             self.diff(diff)
@@ -268,7 +271,7 @@ class LinePrinter:
                 self.diff(diff)
         else:
             for name, value in ask.arguments.items():
-                for n, shown in enumerate(shown_lines(str(value))):
+                for n, shown in enumerate(shown_lines(shortened(str(value), MAX_ARGUMENT_CHARS))):
                     self.line(f"  {plain(name)}: {shown}" if n == 0 else f"    {shown}")
         if ask.reason:
             self.line(f"  why it asks: {one_line(ask.reason)}", "dim")

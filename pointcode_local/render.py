@@ -97,9 +97,46 @@ class PlainStream:
         return self._show(held)
 
 
+MAX_LINE = 10_000  # characters of one line of an answer that are shown
+_ONE_LINE = 20_000  # characters that `one_line` looks at
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text`, or its beginning and end where it is longer than `limit`, with what is left out said between them."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail]} … {len(text) - limit:,} characters not shown … {text[-tail:]}"
+
+
+class LineLimit:
+    """Cuts lines longer than MAX_LINE, for text in pieces: what comes out does not depend on where they were cut."""
+
+    def __init__(self) -> None:
+        self._column = 0
+
+    def feed(self, text: str) -> str:
+        """What of `text` is shown."""
+        if self._column + len(text) <= MAX_LINE:
+            at = text.rfind("\n")
+            self._column = self._column + len(text) if at < 0 else len(text) - at - 1
+            return text
+        parts: list[str] = []
+        for n, piece in enumerate(text.split("\n")):
+            if n:
+                parts.append("\n")
+                self._column = 0
+            room = MAX_LINE - self._column
+            parts.append(piece[: max(0, room)])
+            if 0 <= room < len(piece):
+                parts.append(" … (the rest of this line is not shown)")
+            self._column += len(piece) + (0 <= room < len(piece))
+        return "".join(parts)
+
+
 def one_line(text: str, width: int = 0) -> str:
     """`text` inert and on one line; with `width`, clipped to that many cells with an ellipsis."""
-    flat = " ".join(plain(text).split())
+    flat = " ".join(plain(shortened(text, _ONE_LINE)).split())
     return clip(flat, width) if width else flat
 
 
@@ -107,7 +144,9 @@ def clip(text: str, width: int) -> str:
     """`text` cut to `width` cells; a cut is marked with an ellipsis."""
     if width <= 0:
         return ""
-    if cell_len(text) <= width:
+    if len(text) > 4 * width + 64:  # more than can be shown, whatever joins in one cell
+        text = text[: 4 * width + 64]
+    elif cell_len(text) <= width:
         return text
     pieces = chop_cells(text, width - 1) if width > 1 else []
     return (pieces[0] if pieces else "") + "…"

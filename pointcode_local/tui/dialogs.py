@@ -17,11 +17,12 @@ from textual.widgets import Input, Static
 
 from pointcode_local.diff import diff_title
 from pointcode_local.events import PermissionAsked, QuestionAsked
-from pointcode_local.render import one_line, plain, shown_lines
+from pointcode_local.render import one_line, plain, shortened, shown_lines
 from pointcode_local.tui.diffview import DiffView
 
 ARM_AFTER_S = 0.3
 _ARGUMENTS_SHOWN = 4000
+_ARGUMENT_SHOWN = 100_000
 
 
 class Answered(Message):
@@ -159,7 +160,7 @@ def _call_text(ask: PermissionAsked) -> Content:
     """The call's arguments in full: a command as it will run, everything else as `name: value`."""
     parts: list[str] = []
     for name, value in ask.arguments.items():
-        text = "\n".join(shown_lines(str(value)))
+        text = "\n".join(shown_lines(shortened(str(value), _ARGUMENT_SHOWN)))
         parts.append(text if name == "command" else f"{plain(name)}: {text}")
     whole = "\n".join(parts)
     if len(whole) <= _ARGUMENTS_SHOWN:
@@ -181,9 +182,8 @@ class QuestionPanel(AskPanel):
 
     def compose(self) -> ComposeResult:
         """Question, options, free answer."""
-        yield Static(
-            Content.assemble(("Question  ", "bold $accent"), "\n".join(shown_lines(self._ask.question))), markup=False
-        )
+        question = "\n".join(shown_lines(shortened(self._ask.question, _ARGUMENTS_SHOWN)))
+        yield Static(Content.assemble(("Question  ", "bold $accent"), question), markup=False)
         yield self._list
         self._input.display = not self._options
         yield self._input

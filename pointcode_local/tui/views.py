@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from pointcode_local.diff import change_counts, diff_title
 from pointcode_local.render import (
+    LineLimit,
     PlainStream,
     clip,
     count_lines,
@@ -21,6 +22,7 @@ from pointcode_local.render import (
     plain,
     plural,
     result_summary,
+    shortened,
     shown_lines,
     tail_lines,
 )
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 LIVE_LINES = 8  # of a running command's output
 ERROR_LINES = 6  # of a failed call's result, shown without unfolding
 UNFOLDED_LINES = 400
+MAX_OUTPUT_LINE = 2000
+MAX_THOUGHT_CHARS = 200_000
+MAX_NOTICE_CHARS = 100_000
 MAX_USER_CHARS = 8000  # a huge paste is sent in full and shown in part
 
 
@@ -60,13 +65,14 @@ class AnswerView(InertMarkdown):
     def __init__(self, record: AnswerRecord) -> None:
         self._record = record
         self._stream = PlainStream()
+        self._limit = LineLimit()
         self._n_parts = 0
         super().__init__(self._take(), classes="entry answer")
 
     def _take(self) -> str:
         new = "".join(self._record.parts[self._n_parts :])
         self._n_parts = len(self._record.parts)
-        text = self._stream.feed(new)
+        text = self._stream.feed(self._limit.feed(new))
         return text + self._stream.finish() if self._record.done else text
 
     async def sync(self) -> None:
@@ -144,7 +150,8 @@ class ThinkingView(Foldable):
         self._body.display = self.unfolded
         if self.unfolded and self._shown_parts != len(record.parts):
             self._shown_parts = len(record.parts)
-            self._body.update(Content("\n".join(shown_lines(record.text.strip("\n")))))
+            text = shortened(record.text.strip("\n"), MAX_THOUGHT_CHARS)
+            self._body.update(Content("\n".join(shown_lines(text))))
         self.header.update(self._header_text())
 
     def _header_text(self) -> Content:
@@ -154,7 +161,7 @@ class ThinkingView(Foldable):
             return Content.assemble(
                 (f"{fold} Thought", "$foreground 60%"), (f"  {plural(words, 'word')}", "$foreground 42%")
             )
-        tail = one_line("".join(self._record.parts[-24:]))[-60:]
+        tail = one_line("".join(self._record.parts[-24:])[-400:])[-60:]
         return Content.assemble(
             (f"{fold} Thinking", "$secondary"), ("" if self.unfolded else f"  …{tail}", "$foreground 42%")
         )
@@ -240,7 +247,7 @@ class ToolView(Foldable):
 
 
 def _text_body(lines: list[str], n_hidden: int) -> Static:
-    text = "\n".join(clip(line, 2000) for raw in lines for line in shown_lines(raw))
+    text = "\n".join(line for raw in lines for line in shown_lines(shortened(raw, MAX_OUTPUT_LINE)))
     content = Content(text)
     if n_hidden > 0:
         content = Content.assemble(content, (f"\n… {plural(n_hidden, 'more line')}", "$foreground 42%"))
@@ -265,7 +272,7 @@ class NoticeView(Static):
     """A line from the program itself."""
 
     def __init__(self, record: NoticeRecord) -> None:
-        lines = "\n".join(shown_lines(record.text))
+        lines = "\n".join(shown_lines(shortened(record.text, MAX_NOTICE_CHARS)))
         super().__init__(Content(f"{_NOTICE_GLYPHS[record.kind]} {lines}"), classes=f"entry notice {record.kind}")
 
     async def sync(self) -> None:

@@ -25,6 +25,7 @@ from pointcode_local.events import (
     TurnStarted,
 )
 from pointcode_local.frontend import Progress
+from pointcode_local.tui.views import AnswerView
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import make_app, screen_text, settle, wait_for
 
@@ -98,6 +99,36 @@ async def test_session_titles_model_names_and_progress_are_inert() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(app, pilot)
         check_inert(screen_text(app))
+
+
+HUGE = "x\x1b[31m\u202e" + "y" * 50_000_000
+LARGE = HUGE[:3_000_000]
+HUGE_EVERYWHERE: list[object] = [
+    ReasoningDelta(LARGE),
+    TextDelta(HUGE),
+    TextDelta("\n\nafter the long line\n"),
+    ToolStarted("t", "shell", {"command": LARGE}, LARGE),
+    ToolProgress("t", HUGE),
+    ToolFinished("t", "shell", {"command": LARGE}, HUGE, True),
+    ToolStarted("d", "edit", {}, "edit"),
+    ToolFinished("d", "edit", {}, LARGE, False, (FileDiff(LARGE, "a\n", LARGE),)),
+    TodoChanged(((LARGE, "in_progress"),)),
+    ErrorRaised(HUGE),
+    PermissionAsked("p", "shell", {"command": LARGE}, LARGE, LARGE, f"shell({HUGE[:200]})"),
+]
+
+
+async def test_a_line_of_50_million_characters_is_shown_in_part_everywhere() -> None:
+    app = make_app(HUGE_EVERYWHERE, prompt=LARGE)
+    async with app.run_test(size=(100, 200)) as pilot:
+        await wait_for(app, pilot, lambda: app._panel is not None)
+        await pilot.press("ctrl+o")
+        await settle(app, pilot)
+        text = screen_text(app)
+        check_inert(text)
+        assert "not shown" in text and "<U+202E>" in text
+        markdown = app.query_one(AnswerView)._markdown
+        assert len(markdown) < 11_000 and markdown.endswith("\n\nafter the long line\n")
 
 
 async def test_a_log_of_an_older_version_with_unbalanced_events_can_be_shown() -> None:

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from pointcode_local.diff import change_counts, diff_rows, side_by_side
 from pointcode_local.events import FileDiff
 from pointcode_local.render import (
+    LineLimit,
     PlainStream,
     clip,
     count_lines,
@@ -21,6 +22,7 @@ from pointcode_local.render import (
     short_bytes,
     short_count,
     short_seconds,
+    shortened,
     tail_lines,
 )
 
@@ -66,6 +68,23 @@ def test_hidden_characters_become_visible_marks(text: str, shown: str) -> None:
 @given(st.text(max_size=40), st.integers(1, 20))
 def test_a_clipped_line_is_never_wider_than_asked(text: str, width: int) -> None:
     assert cell_len(clip(one_line(text), width)) <= width
+
+
+@given(st.lists(st.text(st.sampled_from("ab\n"), max_size=9), max_size=9), st.integers(1, 12))
+def test_long_lines_are_cut_at_the_same_place_however_they_arrive(pieces: list[str], limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pointcode_local.render.MAX_LINE", limit)
+        streamed = LineLimit()
+        assert "".join(map(streamed.feed, pieces)) == LineLimit().feed("".join(pieces))
+        shown = LineLimit().feed("".join(pieces)).replace(" … (the rest of this line is not shown)", "")
+        assert [len(line) for line in shown.split("\n")] == [
+            min(limit, len(line)) for line in "".join(pieces).split("\n")
+        ]
+
+
+def test_what_is_left_out_of_a_long_text_is_said() -> None:
+    assert shortened("a" * 10 + "b" * 90, 20) == "a" * 10 + "b" * 5 + " … 80 characters not shown … " + "b" * 5
+    assert shortened("short", 20) == "short"
 
 
 def test_counts_and_durations_are_short() -> None:
