@@ -20,21 +20,8 @@ from pointcode_local.host import AppHost
 from pointcode_local.tui.app import PointcodeApp
 
 SIZE = (96, 30)
-WEATHER = '''"""A toy forecast."""
-
-import sys
-
-
-def forecast(city):
-    """Tomorrow in `city`."""
-    return {"Oslo": "snow", "Rome": "sun"}.get(city, "rain")
-
-
-if __name__ == "__main__":
-    print(forecast(sys.argv[1]))
-'''
-EDIT = "Read weather.py. Then edit it so that an unknown city gives fog, not rain."
-EXPLAIN = "Explain in five sentences what weather.py does."
+EDIT = "Create hello.py that prints hello. Then edit it so that it prints goodbye."
+EXPLAIN = "Explain in ten sentences what a compiler does."
 
 
 async def until(pilot: Pilot[Any], done: Any) -> None:
@@ -57,22 +44,19 @@ async def take(folder: Path, ws: Path, places: Places) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.agent is not None)
         app.submit(EDIT)
-        await until(pilot, lambda: app._panel is not None or not app.is_busy)
-        await pilot.pause(0.6)
-        save(app, folder / "permission.svg")
         while app.is_busy:
             if app._panel is not None and app._panel.is_armed:
+                await pilot.pause(0.5)
+                save(app, folder / "permission.svg")  # the last question stays: the edit's
                 await pilot.press("y")
             await pilot.pause(0.1)
         await pilot.pause(0.5)
         save(app, folder / "turn.svg")
-        app.show_engine()
-        await until(pilot, lambda: bool(app._meter.view and app._meter.view.ceiling_bytes_per_s))
-        await pilot.press("escape")
+        await host.measure_memory()
         app.submit(EXPLAIN)
         await until(pilot, lambda: app.story.doing == "Writing")
         app.show_engine()
-        await until(pilot, lambda: len(app._meter.speeds) >= 8 or not app.is_busy)
+        await pilot.pause(3.0)
         save(app, folder / "engine.svg")
         await pilot.press("escape")
         await app.end_turn()
@@ -84,9 +68,8 @@ def main() -> int:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        ws, home = Path(temporary) / "weather", Path(temporary) / "home"
+        ws, home = Path(temporary) / "demo", Path(temporary) / "home"
         ws.mkdir()
-        (ws / "weather.py").write_text(WEATHER, encoding="utf-8")
         asyncio.run(take(folder, ws, Places(home, home, home / "cache")))
     return 0
 
