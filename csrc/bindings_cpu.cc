@@ -304,6 +304,14 @@ void py_run_lists(CpuBackend& backend, const std::vector<StepRow*>& rows,
   backend.run_lists(views, schedule);
 }
 
+// Per processor an array of stamps, in the order in which it ran the tasks.
+std::vector<py::array_t<TaskStamp>> py_stamps(const CpuBackend& backend) {
+  std::vector<py::array_t<TaskStamp>> arrays;
+  for (const auto& stamps : backend.stamps())
+    arrays.emplace_back(static_cast<py::ssize_t>(stamps.size()), stamps.data());
+  return arrays;
+}
+
 // The named activation buffer as an array over the backend's own memory, rows first.
 py::array py_buffer(const py::object& self, const std::string& name) {
   auto& backend = self.cast<CpuBackend&>();
@@ -337,6 +345,8 @@ py::array py_buffer(const py::object& self, const std::string& name) {
 }  // namespace
 
 void bind_cpu(py::module_& m) {
+  PYBIND11_NUMPY_DTYPE(TaskStamp, step, taken, begun, ended, ordinal, opcode, layer, tile_begin,
+                       tile_count, reserved);
   py::class_<StepRow>(m, "StepRow")
       .def(py::init([](int32_t token, int32_t position, PageArray full, PageArray sliding,
                        const SamplingConfig& sampling, std::optional<MaskArray> mask,
@@ -359,6 +369,8 @@ void bind_cpu(py::module_& m) {
       .def("step", &py_step, "rows"_a)
       .def("forward", &py_forward, "rows"_a)
       .def("run_lists", &py_run_lists, "rows"_a, "lists"_a)
+      .def("record_steps", &CpuBackend::record_steps, "n"_a)
+      .def("stamps", &py_stamps)
       .def("buffer", &py_buffer, "name"_a);
 }
 

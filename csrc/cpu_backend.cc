@@ -24,6 +24,12 @@ void pause_briefly() {
 #endif
 }
 
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 int count_processors(const std::vector<Schedule>& schedules) {
   size_t n = 0;
   for (const Schedule& schedule : schedules) {
@@ -65,6 +71,7 @@ CpuBackend::CpuBackend(ModelShape model, CpuBackendConfig config)
       buffers_(model_, most_splits(config_)),
       context_(model_, dot_table(config_.isa), buffers_),
       scratch_(static_cast<size_t>(n_processors_)),
+      stamps_(static_cast<size_t>(n_processors_)),
       sampler_(model_.vocab) {
   CHECK_THAT(config_.caches.size() == static_cast<size_t>(model_.n_layers), "KV pages of ",
              config_.caches.size(), " layers came for ", model_.n_layers);
@@ -191,13 +198,18 @@ void CpuBackend::worker_loop(int processor) {
 
 void CpuBackend::run_list(int processor) {
   WorkerScratch& scratch = scratch_[static_cast<size_t>(processor)];
+  const bool records = n_steps_ <= recorded_until_;
+  TaskStamp stamp{};
   try {
     for (const TaskDescriptor& task : schedule_->lists[static_cast<size_t>(processor)]) {
       if (config_.delay_seed != 0) delay(task);
+      if (records) stamp.taken = now_ns();
       for (int i = 0; i < kMaxWaits; ++i) {
         if (!wait_for(task, processor, i)) return;
       }
+      if (records) stamp.begun = now_ns();
       run_task(context_, task, scratch);
+      if (records) record(processor, task, stamp);
       if (config_.delay_seed != 0) delay(task);
       if (task.signal == kNone) continue;
       // release: pairs with the acquire in wait_for
@@ -207,6 +219,18 @@ void CpuBackend::run_list(int processor) {
   } catch (const std::exception& error) {
     record_failure(join_text("processor ", processor, ": ", error.what()));
   }
+}
+
+void CpuBackend::record_steps(uint64_t n) {
+  for (auto& stamps : stamps_) stamps.clear();
+  recorded_until_ = n_steps_ + n;
+}
+
+void CpuBackend::record(int processor, const TaskDescriptor& task, TaskStamp stamp) {
+  stamp.step = static_cast<int64_t>(n_steps_), stamp.ended = now_ns();
+  stamp.ordinal = task.ordinal, stamp.opcode = task.opcode, stamp.layer = task.layer;
+  stamp.tile_begin = task.tile_begin, stamp.tile_count = task.tile_count;
+  stamps_[static_cast<size_t>(processor)].push_back(stamp);
 }
 
 // True when the counter has reached its target; false when another processor failed. Throws when

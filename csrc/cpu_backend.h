@@ -32,6 +32,12 @@ struct CpuBackendConfig {
       1;  // attention splits that the buffers must hold, at least those of the schedules
 };
 
+// When a processor took up a task, had waited for it, and ended it; ns of the steady clock.
+struct TaskStamp {
+  int64_t step, taken, begun, ended;
+  int32_t ordinal, opcode, layer, tile_begin, tile_count, reserved;
+};
+
 // Processor 0 is the thread that calls `step`; the others are threads owned by the backend, asleep
 // between steps.
 //
@@ -58,6 +64,10 @@ class CpuBackend final : public StepBackend {
   // Embeddings and lists, no sampling: `buffers().logits` holds the result.
   void run_forward(const std::vector<BatchRow>& rows);
 
+  // Stamps every task of the next `n` steps; what was recorded before is dropped. Between steps only.
+  void record_steps(uint64_t n);
+  const std::vector<std::vector<TaskStamp>>& stamps() const { return stamps_; }  // by processor
+
   StepBuffers& buffers() { return buffers_; }
   const ModelShape& model() const { return model_; }
   const DotTable& kernels() const { return *context_.kernels; }
@@ -71,6 +81,7 @@ class CpuBackend final : public StepBackend {
   void run_list(int processor);
   bool wait_for(const TaskDescriptor& task, int processor, int wait);
   void delay(const TaskDescriptor& task) const;
+  void record(int processor, const TaskDescriptor& task, TaskStamp stamp);
   void record_failure(const std::string& message);
 
   ModelShape model_;
@@ -79,11 +90,12 @@ class CpuBackend final : public StepBackend {
   StepBuffers buffers_;
   StepContext context_;
   std::vector<WorkerScratch> scratch_;
+  std::vector<std::vector<TaskStamp>> stamps_;
   Sampler sampler_;
 
   std::vector<PaddedCounter> counters_[2], queues_[2];
   int set_ = 0;
-  uint64_t n_steps_ = 0;
+  uint64_t n_steps_ = 0, recorded_until_ = 0;
   const Schedule* schedule_ = nullptr;
 
   std::atomic<uint32_t> generation_{0};

@@ -374,6 +374,13 @@ class CpuBackend(StepBackend):
     def run_lists(self, rows: Sequence[StepRow], lists: ScheduleLists) -> None:
         """Runs these lists alone on the buffers as they are, for tests of single opcodes."""
 
+    def record_steps(self, n: int) -> None:
+        """Stamps every task of the next n steps and drops earlier stamps. Between steps only."""
+
+    def stamps(self) -> list[NDArray[np.void]]:
+        """Per processor an array with the fields step, taken, begun, ended (ns), ordinal, opcode, layer, tile_begin,
+        tile_count."""
+
     def buffer(self, name: str) -> np.ndarray:
         """The named activation buffer of docs/tasks.md over the backend's memory, laid out for 8 rows."""
 

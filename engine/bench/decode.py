@@ -20,17 +20,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .. import _native
 from ..assembly import assemble
 from ..costs import step_bytes
 from ..engine import Engine
+from ..errors import BackendError
 from ..model_files import open_model
 from ..parts import EngineOptions, model_name
 from ..registry import DEFAULT_MODEL, resolve
 from ..types import Request, StreamFinished, TokensDecoded
 from .llamacpp import PeerSpeed, measure_llamacpp
+from .trace import cpu_slices, summary, write_trace
+from .trace_picture import write_picture
 
 _READ_BYTES = 512 << 20
 _READ_REPEATS = 5
+_TRACED_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,35 @@ class DecodeReport:
 
 
 def measure_decode(
-    model: str, options: EngineOptions, *, batch: int, context_tokens: int, n_tokens: int, repeats: int, peer: bool
+    model: str,
+    options: EngineOptions,
+    *,
+    batch: int,
+    context_tokens: int,
+    n_tokens: int,
+    repeats: int,
+    peer: bool,
+    trace: Path | None = None,
 ) -> DecodeReport:
-    """Runs `batch` greedy requests of `n_tokens` at once, `repeats` times after one warm-up."""
+    """Runs `batch` greedy requests of `n_tokens` at once, `repeats` times after one warm-up.
+
+    `trace`: afterwards a few more steps are run and drawn to that file; BackendError for a backend without stamps."""
     path = resolve(model)
     files = open_model(path)
     limits = replace(options.limits, drafts=False)  # the speed of steps, not of lucky prompts (bench drafts)
     parts = assemble(files, model_name(model), replace(options, limits=limits))
-    engine = Engine(parts)
+    backends: list[_native.StepBackend] = []
+
+    def make_backend() -> _native.StepBackend:
+        backends.append(parts.make_backend())
+        return backends[-1]
+
+    engine = Engine(replace(parts, make_backend=make_backend))
     try:
         runs = asyncio.run(_runs(engine, files.config.vocab, batch, context_tokens, n_tokens, repeats + 1))[1:]
+        if trace is not None:
+            prompts = np.random.default_rng(1).integers(0, files.config.vocab, (batch, context_tokens)).tolist()
+            _trace(engine, backends[-1], prompts, trace)
     finally:
         engine.close()
     memory_gb_per_s = memory_read_speed()
@@ -95,6 +119,19 @@ def measure_decode(
     )
 
 
+def _trace(engine: Engine, backend: _native.StepBackend, prompts: list[list[int]], path: Path) -> None:
+    """Decodes _TRACED_STEPS tokens after each prompt while the backend stamps its tasks."""
+    if not isinstance(backend, _native.CpuBackend):
+        raise BackendError(f"the {backend.name} backend is traced by `bench decode --random-weights --trace FILE`")
+    backend.record_steps(_TRACED_STEPS)  # nothing is running: the decode thread is parked
+    asyncio.run(_together(engine, prompts, _TRACED_STEPS + 1))
+    slices = cpu_slices(backend.stamps())
+    (write_picture if path.suffix == ".svg" else write_trace)(path, slices, "worker")
+    sys.stderr.write(
+        f"{_TRACED_STEPS} steps traced, see {path} (JSON: open it in ui.perfetto.dev)\n{summary(slices)}\n"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     tokens_per_s: float
@@ -109,7 +146,7 @@ async def _runs(engine: Engine, vocab: int, batch: int, context_tokens: int, n_t
     for _ in range(repeats):
         prompts = dice.integers(0, vocab, (batch, context_tokens)).tolist()
         before = engine.stats()
-        spans = await asyncio.gather(*(_stream(engine, Request(tuple(ids), n_tokens)) for ids in prompts))
+        spans = await _together(engine, prompts, n_tokens)
         after = engine.stats()
         runs.append(
             _Run(
@@ -121,6 +158,11 @@ async def _runs(engine: Engine, vocab: int, batch: int, context_tokens: int, n_t
             )
         )
     return runs
+
+
+async def _together(engine: Engine, prompts: list[list[int]], n_tokens: int) -> list[tuple[float, float, float]]:
+    """All prompts as requests at once."""
+    return await asyncio.gather(*(_stream(engine, Request(tuple(ids), n_tokens)) for ids in prompts))
 
 
 async def _stream(engine: Engine, request: Request) -> tuple[float, float, float]:
@@ -187,6 +229,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=128, help="new tokens per request")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peer", action="store_true", help="also run llama.cpp (package xllamacpp) on the same file")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="trace a few steps: JSON for Perfetto, or an .svg picture (docs/trace.md)",
+    )
     parser.add_argument("--json", action="store_true")
 
 
@@ -200,6 +249,7 @@ def run(arguments: argparse.Namespace) -> int:
         n_tokens=arguments.tokens,
         repeats=arguments.repeats,
         peer=arguments.peer,
+        trace=arguments.trace,
     )
     sys.stdout.write((json.dumps(asdict(report)) if arguments.json else describe(report)) + "\n")
     return 0

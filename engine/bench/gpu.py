@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from ..models.config import ModelConfig
 from ..plans import kv_geometry
 from ..scheduler import ORDER_NAMES
 from .gpu_report import DecodePoint, Spread, decode_point
+from .trace import GPU_EVENTS, GPU_LAYERS, gpu_slices, summary, write_trace
 
 DEVICE = torch.device("cuda")
 
@@ -76,6 +78,26 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             say(results[-1].describe())
             del backend, kv
     return results
+
+
+def trace_megakernel(plan: Plan, path: Path, say: Callable[[str], None] = print) -> None:
+    """Draws one step at the plan's first point; BackendError where the extension does not stamp."""
+    require_megakernel(plan.config)
+    batch, context = next(plan.points())
+    with _freed():
+        model = random_model(plan.config, DEVICE)
+        kv, tables = _filled_cache(plan.config, batch, context, plan.n_tokens)
+        schedules = megakernel_schedules(plan.config, _n_sms(), max_rows=batch)
+        backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
+        stamps = torch.zeros(_n_sms(), GPU_LAYERS, GPU_EVENTS, dtype=torch.int64, device=DEVICE)
+        torch.cuda.synchronize()
+        backend.set_trace(stamps.data_ptr(), GPU_LAYERS * GPU_EVENTS)
+        backend.run(_rows(tables, context), 4)  # each step overwrites the stamps of the one before
+        slices = gpu_slices(stamps.cpu().numpy())
+    if not slices:
+        raise BackendError("the extension does not stamp: build it with -DPOINTCODE_TRACE=ON")
+    write_trace(path, slices, "SM")
+    say(f"one step in {path}; open it in ui.perfetto.dev\n{summary(slices)}")
 
 
 def measure_baseline(plan: Plan, say: Callable[[str], None] = print) -> list[DecodePoint]:
@@ -254,6 +276,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", default=",".join(ORDER_NAMES), help="schedule: wave orders")
     parser.add_argument("--layers", type=int, default=49, help="fewer layers for a quick look")
     parser.add_argument("--no-baseline", action="store_true")
+    parser.add_argument("--trace", type=Path, default=None, metavar="FILE", help="decode: draw a step, measure nothing")
     parser.add_argument("--json", action="store_true")
 
 
@@ -285,6 +308,9 @@ def _measure(arguments: argparse.Namespace, plan: Plan, say: Callable[[str], Non
     if arguments.what == "schedule":
         orders = measure_orders(plan, arguments.orders.split(","), say)
         return {"orders": {name: [asdict(p) for p in points] for name, points in orders.items()}}
+    if arguments.trace is not None:
+        trace_megakernel(plan, arguments.trace, say)
+        return {"trace": str(arguments.trace)}
     ours = measure_megakernel(plan, say=say)
     baseline = [] if arguments.no_baseline else measure_baseline(plan, say)
     for a, b in zip(ours, baseline, strict=False):

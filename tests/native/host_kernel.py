@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -272,3 +272,41 @@ class HostKernel:
         for name in ("activations", "queues", "counters"):
             self.keep[name][:] = 0
         self.n_steps = step - 1
+
+    # ------------------------------------------------------------------ single tasks
+    def tagged(self, name: str, n: int) -> NDArray[np.uint32]:
+        """(n, 2) payloads and tags of the activation buffer that the parameter `name` points to."""
+        memory = self.keep["activations"]
+        at = getattr(self.params, name) - memory.ctypes.data
+        return memory[at : at + n * 8].view(np.uint32).reshape(n, 2)
+
+    def run_wave(
+        self, wave: str, n_rows: int, inputs: dict[str, tuple[int, NDArray[np.uint32]]], positions: Sequence[int] = ()
+    ) -> int:
+        """Runs the tasks of one wave alone, its counters filled and every other activation poisoned.
+
+        inputs: per buffer the layer whose tag it carries and its payloads. Returns the step's number."""
+        schedule = self.schedules[n_rows - 1]
+        index = schedule.wave_names.index(wave)
+        keep = schedule.tasks["wave"] == index
+        before = np.concatenate([[0], np.cumsum(keep)])
+        alone = replace(schedule, tasks=schedule.tasks[keep], offsets=before[schedule.offsets].astype(np.int32))
+        step = self.n_steps + 1
+        self.keep["activations"][:] = 0xFF
+        self.keep["counters"][step & 1, :, 0] = 1000
+        for name, (layer, payloads) in inputs.items():
+            buffer = self.tagged(name, len(payloads))
+            buffer[:, 0], buffer[:, 1] = payloads, step * 256 + layer
+        pages, kv = SequencePages(self.kv), GrowingKv(self.model.config.n_layers)
+        pages.grow(128)
+        self.step([Row(pages, 3 + r, positions[r] if positions else 5, kv) for r in range(n_rows)], alone)
+        pages.release()
+        signals = int(self.keep["counters"][step & 1, index, 0]) - 1000
+        assert signals == len(alone.tasks), f"{signals} signals of {len(alone.tasks)} tasks"
+        return step
+
+    def results(self, name: str, n: int, step: int, layer: int) -> NDArray[np.uint32]:
+        """(n,) payloads that a step left; all must carry the layer's tag."""
+        buffer = self.tagged(name, n)
+        assert (buffer[:, 1] == step * 256 + layer).all(), f"{name}: {(buffer[:, 1] != step * 256 + layer).sum()} unset"
+        return buffer[:, 0].copy()
