@@ -51,7 +51,7 @@ def _server(name: str, entry: Any) -> McpServer:
     where = f"mcp_servers.{name}"
     if not _SERVER_NAME.fullmatch(name):
         raise ValueError(f"{where}: a name has letters, digits, _ and -, at most 32")
-    known = ("command", "args", "env", "network", "url", "headers", "timeout_s")
+    known = ("command", "args", "env", "network", "writable", "url", "headers", "timeout_s")
     fields = _Fields(where, entry, known)
     given = [key for key in ("command", "url") if fields.has(key)]
     if len(given) != 1:
@@ -65,6 +65,7 @@ def _server(name: str, entry: Any) -> McpServer:
         args=fields.texts("args"),
         env=fields.pairs("env"),
         network=fields.flag("network"),
+        writable=fields.texts("writable"),
         url=url,
         headers=fields.pairs("headers"),
         timeout_s=fields.seconds("timeout_s", DEFAULT_CALL_S),

@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .base import Access, BaseTool, Tool, ToolContext, ToolError, ToolResult, object_schema
@@ -156,7 +157,9 @@ class Connection:
         program = shutil.which(self.server.command, path=path)
         if program is None:
             raise _Ended(f"needs the program {self.server.command!r}, which is not on PATH")
-        line = wrapped([program, *self.server.args], default_policy(root, network=self.server.network))
+        more = [Path(folder).expanduser().absolute() for folder in self.server.writable]
+        policy = default_policy(root, network=self.server.network, more=more)
+        line = wrapped([program, *self.server.args], policy)
         log = (self._workspace.log_folder / f"mcp-{self.server.name}.log").open("w", encoding="utf-8")
         errors = stack.enter_context(log)
         environment = {"PATH": path, **dict(self.server.env)}

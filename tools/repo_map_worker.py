@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,8 @@ def update(root: Path, folder: Path, first_s: float = FIRST_S, last_s: float = L
     old: dict[str, Any] = known.get("files", {}) if known.get("version") == VERSION else {}
     kept = {one.name: old[one.name] for one in listed if old.get(one.name, [])[:2] == [one.mtime_ns, one.size]}
     n_read, is_shown = 0, False
-    for one, record in _tagged(root, [one for one in listed if one.name not in kept]):
+    wanted = sorted((one for one in listed if one.name not in kept), key=_turn)
+    for one, record in _tagged(root, wanted):
         kept[one.name] = [one.mtime_ns, one.size, *record]
         n_read += 1
         passed_s = time.monotonic() - start_s
@@ -76,6 +78,11 @@ def update(root: Path, folder: Path, first_s: float = FIRST_S, last_s: float = L
     _store(folder / "tags.json", {"version": VERSION, "files": kept})
     _write_map(folder / "map.json", kept, len(listed), digest if len(kept) == len(listed) else "")
     return n_read
+
+
+def _turn(one: Listed) -> tuple[int, int]:
+    """Files near the root first, and within a level spread over the repository: the first map may be of a part."""
+    return one.name.count("/"), zlib.crc32(os.fsencode(one.name))
 
 
 def _write_map(path: Path, kept: dict[str, Any], n_files: int, digest: str) -> None:

@@ -17,6 +17,7 @@ from pointcode_local.config import (
     write_value,
 )
 from pointcode_local.policy import AlwaysRules, rule_problem
+from pointcode_local.tools.mcp_server import McpServer
 
 
 @pytest.fixture
@@ -162,3 +163,19 @@ def test_always_answers_are_kept_by_folder_as_they_were_shown(tmp_path: Path):
     assert rules.of(tmp_path / "b") == ()
     (tmp_path / "always.toml").write_text("damaged [")
     assert rules.of(tmp_path / "a") == ()
+
+
+def test_mcp_servers_are_read_with_everything_that_may_be_set(places: Places, project: Path):
+    user_file(
+        places,
+        '[mcp_servers.docs]\ncommand = "docs"\nargs = ["-x"]\nenv = { A = "1" }\nnetwork = true\nwritable = ["~/.c"]\n'
+        'timeout_s = 5\n[mcp_servers.web]\nurl = "https://x/mcp"\nheaders = { H = "v" }\n',
+    )
+    assert load_settings(places, project, {}, {}).mcp_servers == (
+        McpServer("docs", "docs", ("-x",), (("A", "1"),), True, ("~/.c",), timeout_s=5.0),
+        McpServer("web", url="https://x/mcp", headers=(("H", "v"),)),
+    )
+    for wrong in ('[mcp_servers."a b"]\ncommand = "x"\n', "[mcp_servers.a]\n", '[mcp_servers.a]\nurl = "ftp://x"\n'):
+        user_file(places, wrong)
+        with pytest.raises(ConfigError, match="mcp_servers"):
+            load_settings(places, project, {}, {})

@@ -50,7 +50,7 @@ def act(name, arguments):
 
 
 def outside():
-    (Path.home() / ".pointcode-mcp-escape").write_text("x")
+    Path(sys.argv[3]).write_text("x")
 
 
 def inside():

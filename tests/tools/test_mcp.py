@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -191,13 +192,16 @@ async def test_a_server_over_http_is_called_with_its_headers(tmp_path: Path, htt
 
 @pytest.mark.skipif(not sandbox_status().blocks_network, reason="no sandbox that blocks the network on this machine")
 async def test_a_server_program_runs_in_the_sandbox(tmp_path: Path, http_stub: str) -> None:
-    outside = Path.home() / ".pointcode-mcp-escape"
-    async with Servers(tmp_path) as servers:
-        await servers.open(stub("escape", http_stub))
-        told = (await servers.call("mcp__stub__do")).text
-    escaped = outside.exists()
-    outside.unlink(missing_ok=True)
-    assert json.loads(told) == ["stopped", "done", "stopped"] and not escaped
+    outside = Path("/var/tmp") / f"pointcode-mcp-{os.getpid()}"  # not a temporary folder for the sandbox
+    outside.mkdir()
+    try:
+        for writable, told in (((), "stopped"), ((str(outside),), "done")):
+            async with Servers(tmp_path) as servers:
+                await servers.open(stub("escape", http_stub, str(outside / "new"), writable=writable))
+                tried = json.loads((await servers.call("mcp__stub__do")).text)
+            assert tried == [told, "done", "stopped"] and (outside / "new").exists() == (told == "done")
+    finally:
+        shutil.rmtree(outside)
 
 
 def test_names_fit_what_models_accept() -> None:
