@@ -1,6 +1,7 @@
 """Schedules are sound for every order, shape and processor count; `check` refuses broken ones and names the task."""
 
 import dataclasses
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from pointcode_local.engine.errors import ScheduleError
 from pointcode_local.engine.schedule_check import check
 from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule, build
+from pointcode_local.engine.task_access import accesses
 from pointcode_local.engine.tasks import LayerPlan, ModelPlan, Opcode, describe
 
 MOE = ModelPlan(
@@ -26,6 +28,39 @@ def test_every_order_is_sound_for_any_number_of_processors_rows_and_splits(plan_
     schedule = build(plan, order=order, n_rows=n_rows, n_processors=n_processors, n_splits=n_splits)
     check(plan, schedule)
     assert schedule.offsets[-1] == len(schedule.tasks)
+
+
+@pytest.mark.parametrize("order", [o for o in ORDER_NAMES if o != "lean"])
+@pytest.mark.parametrize("n_processors", [3, 132])
+def test_published_orders_are_sound_by_their_waits_alone(order, n_processors):
+    """The GPU's roles overlap the tasks of one SM: a list's order orders nothing, counters must."""
+    schedule = build(MOE, order=order, n_rows=3, n_processors=n_processors)
+    waves = {int(t["wave"]): t for t in schedule.tasks}
+    before: dict[int, set[int]] = {}
+
+    def earlier(wave: int) -> set[int]:
+        if wave not in before:
+            direct = {int(c) for c in waves[wave]["wait_counter"] if c >= 0}
+            before[wave] = direct.union(*(earlier(w) for w in direct))
+        return before[wave]
+
+    readers: dict[tuple[str, int], set[int]] = defaultdict(set)
+    writers: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for wave, task in waves.items():
+        reads, writes = accesses(MOE, task)
+        for access in reads:
+            readers[access.buffer, access.version].add(wave)
+        for access in writes:
+            writers[access.buffer, access.version].add(wave)
+        if task["opcode"] == Opcode.ATTN_COMBINE:  # on the GPU it also reads the current token's q, k and v
+            readers["qkv", int(task["layer"])].add(wave)
+    for cell, who in readers.items():
+        assert all(writers[cell] <= earlier(wave) for wave in who), cell
+    for (buffer, version), who in writers.items():
+        older = [v for b, v in writers if b == buffer and v < version]
+        if older:
+            old = readers[buffer, max(older)] | writers[buffer, max(older)]
+            assert all(old - {wave} <= earlier(wave) for wave in who), (buffer, version)
 
 
 def test_all_sixteen_opcodes_are_used():
