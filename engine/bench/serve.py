@@ -18,6 +18,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..errors import BackendError
 from ..registry import DEFAULT_MODEL, resolve
 from .serve_run import ServeReport, play, report
 from .serve_trace import Session, agent, shared_prefix
@@ -34,7 +35,7 @@ def server(kind: str, model: Path, n_threads: int, n_slots: int, context_tokens:
         url = next((line.strip() for line in process.stdout if line.startswith("http")), "")
         try:
             if not url:
-                raise RuntimeError(f"the server ({kind}) did not start")
+                raise BackendError(f"the server ({kind}) did not start")
             yield url
         finally:
             process.stdin.close()

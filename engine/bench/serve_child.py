@@ -35,7 +35,7 @@ def _llamacpp(model: Path, n_threads: int, n_slots: int, context_tokens: int) ->
     params.n_parallel = n_slots
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads
-    params.hostname, params.port = "127.0.0.1", 0
+    params.hostnames, params.port = ["127.0.0.1"], 0
     params.verbosity = -1
     server = peer.Server(params)
     _say(server.listening_address)

@@ -32,11 +32,13 @@ def tool(name: str, description: str, properties: dict[str, Any]) -> dict[str, A
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
+# Closed, as every schema that is to end: an open object may grow until the tokens are used up.
+ROOM = {"type": "object", "properties": {"room": WORD}, "required": ["room"], "additionalProperties": False}
 TOOLS = [
     tool("weather", "The weather of a city", {"city": WORD, "unit": {"enum": ["celsius", "fahrenheit"]}}),
     tool("add", "Adds two numbers", {"a": {"type": "integer"}, "b": {"type": "integer"}}),
     tool("tag", "Tags a file", {"path": WORD, "tags": {"type": "array", "items": WORD, "minItems": 1, "maxItems": 3}}),
-    tool("switch", "Switches", {"on": {"type": "boolean"}, "where": {"type": "object", "properties": {"room": WORD}}}),
+    tool("switch", "Switches", {"on": {"type": "boolean"}, "where": ROOM}),
 ]
 
 
@@ -48,7 +50,7 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "weather": lambda a: a.keys() == {"city", "unit"} and is_word(a["city"]) and a["unit"] in ("celsius", "fahrenheit"),
     "add": lambda a: a.keys() == {"a", "b"} and all(type(v) is int for v in a.values()),
     "tag": lambda a: a.keys() == {"path", "tags"} and 1 <= len(a["tags"]) <= 3 and all(map(is_word, a["tags"])),
-    "switch": lambda a: a.keys() == {"on", "where"} and type(a["on"]) is bool and isinstance(a["where"], dict),
+    "switch": lambda a: a.keys() == {"on", "where"} and type(a["on"]) is bool and is_word(a["where"]["room"]),
 }
 
 
