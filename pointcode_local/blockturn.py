@@ -6,11 +6,12 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
-from pointcode_local.engine.types import ChatRequest, ToolCall
+from pointcode_local.engine.types import ChatRequest, SamplingParams, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, Steered, TextDelta, ToolFinished
 from pointcode_local.merge import as_edit, merged
 from pointcode_local.orders import Order, identifiers, read_order, rename_words, whole_word
@@ -21,8 +22,12 @@ from pointcode_local.turn import Core, Stop, Turn
 MAX_ANSWER_TOKENS = 1024
 MAX_FILE_TOKENS = 2048
 MAX_COMMAND_TOKENS = 160
+COMMAND_TRIES = 2
 MAX_SHOWN_OUTPUT = 2000  # characters
-TRIES = 2
+TRIES = 3
+SECOND_TRY = SamplingParams(
+    temperature=0.7, top_p=0.9, seed=1
+)  # what was wrong once is not to be repeated word by word
 _COMMANDS = (
     *(
         "python3",
@@ -73,6 +78,7 @@ class BlockTurn(Turn):
     def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
         super().__init__(core, number, prompt, later_steps)
         self._prompt = prompt
+        self._sampling = core.sampling
         self._results: list[str] = []  # what was done, for the answer
 
     async def play(self) -> None:
@@ -128,12 +134,15 @@ class BlockTurn(Turn):
         """One file, written anew by the model; a second try when it changed nothing or broke the syntax."""
         results: list[ToolFinished] = []
         hint = ""
+        self._sampling = self._core.sampling
         for attempt in range(TRIES):
             result, hint = await self._attempt(text, name, part, files, hint)
             results += [result] if result else []
-            if not hint or self.denied or (result is None and not is_only and attempt == 0):
+            if not hint or self.denied or (result is None and not is_only):
                 break
+            self._sampling = replace(SECOND_TRY, seed=attempt + 1)
             part = part_of(files.text(name) or "", text) if result else part
+        self._sampling = self._core.sampling
         return results
 
     async def _attempt(
@@ -186,7 +195,7 @@ class BlockTurn(Turn):
         self._core.emit(ContextAdded("files", files.listing()))
         hint, command = "", ""
         results: list[ToolFinished] = []
-        for _ in range(TRIES):
+        for _ in range(COMMAND_TRIES):
             wanted = f"{hint}Write the shell command for this."
             reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=_command_pattern())
             command = (block_body(reply.text) or "").strip()
@@ -252,7 +261,7 @@ class BlockTurn(Turn):
                 as_blocks(core.conversation.messages),
                 (),
                 min(max_tokens, core.limits.max_tokens or max_tokens),
-                core.sampling,
+                self._sampling,
                 stop=(stop,) if stop else (),
                 reply_prefix=prefix,
                 reply_pattern=pattern,
@@ -281,7 +290,8 @@ def _wanted(name: str, part: Part, *, is_new: bool) -> str:
     if is_new:
         return f"Write the whole file {name}."
     if part.is_whole:
-        return f"Write the whole file {name} with this change. Keep all other lines."
+        rest = " Keep all other lines." if len(part.text.split("\n")) > 2 else ""  # a line alone has no others
+        return f"Write the whole file {name} with this change.{rest}"
     return f"Write lines {part.first + 1} to {part.last} of {name} again with this change. Keep all other lines."
 
 
