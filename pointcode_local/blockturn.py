@@ -120,7 +120,8 @@ class BlockTurn(Turn):
             done += await self._write(text, name, parts[name], files, is_only=len(targets) == 1)
             if self.denied:
                 break
-        self._conclude_with(_summary(done))
+        left = [f"{fault}." for name in targets if done and (fault := fault_note(name, files.text(name) or ""))]
+        self._conclude_with("\n".join([_summary(done), *left]))
 
     def _show_file(self, name: str, text: str | None, part: Part | None = None) -> None:
         if text is None or (not text.strip() and part is not None):

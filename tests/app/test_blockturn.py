@@ -86,6 +86,12 @@ def test_a_syntax_error_is_mended_in_a_second_try(tmp_path: Path):
     assert (tmp_path / "ws" / "a.py").read_text() == "print(1)\n"
 
 
+def test_a_fault_that_stays_is_told(tmp_path: Path):
+    replies = [say("```\nprint(os.sep)")] * 3
+    _, answer, _ = play(tmp_path, "Create a.py that prints the separator.", *replies)
+    assert answer == "Created a.py (1 lines).\na.py uses os but does not import it."
+
+
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):
     prompt = "Rename the function calc to area in a.py and b.py."
     model, _, _ = play(tmp_path, prompt, a_py="def calc(): ...\n", b_py="from a import calc\ncalculator = 1\n")
