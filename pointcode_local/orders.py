@@ -66,9 +66,7 @@ _FUNCTION_WORD = re.compile(
     r"keys?|methods?|of|parameter|the|this|to|uses|variable|where",
     re.IGNORECASE,
 )
-_POINTS_BACK = re.compile(
-    r"\b(?:it|its|that|them|this|the (?:file|program|script|test|function|class))\b", re.IGNORECASE
-)
+_POINTS_BACK = re.compile(r"\b(?:it|its|that|them|this|the \w+)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

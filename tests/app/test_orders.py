@@ -41,6 +41,7 @@ def test_an_order_is_read_by_its_verbs_and_files(text: str, kind: str, targets: 
 
 def test_it_is_the_file_that_was_changed_before():
     assert read_order("Edit it so that it prints goodbye.", KNOWN, ["hello.py"]).targets == ("hello.py",)
+    assert read_order('Change the title to "Example".', KNOWN, ["a.md"]).targets == ("a.md",)
     assert read_order("Edit it so that it prints goodbye.", KNOWN).targets == ()
     assert read_order("Write a poem", KNOWN, ["hello.py"]).kind == "question"
 
