@@ -25,7 +25,7 @@ build() {
 bench=("$python" -P -m pointcode_local.engine.bench.gpu)
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || { echo "no NVIDIA GPU answers"; exit 1; }
-step build 180 'error' build
+step build 300 'error' build
 step tests 240 'passed|failed|^FAILED|^ERROR' "$python" -P -m pytest -q -n 0 -m gpu tests/gpu
 # One step of each kernel on the tiny model under the memory checker.
 step memcheck 120 'ERROR SUMMARY|passed|failed|Invalid' compute-sanitizer --tool memcheck --error-exitcode 1 \
