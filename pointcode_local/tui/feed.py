@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from pointcode_local.events import AgentEvent
 
+MAX_BATCH = 1000  # events of a frame, so that a burst does not become one long frame
+
 
 class Feed:
     """`post` takes an event; `run` draws what arrived and never uses more than half of the event loop's time."""
@@ -39,7 +41,9 @@ class Feed:
             await self._mail.wait()
             self._painting = True
             self._mail.clear()
-            batch, self._inbox = self._inbox, []
+            batch, self._inbox = self._inbox[:MAX_BATCH], self._inbox[MAX_BATCH:]
+            if self._inbox:
+                self._mail.set()
             started = time.perf_counter()
             await self._draw(batch)
             self._painting = False

@@ -85,6 +85,21 @@ class InertMarkdown(Markdown):
 
         return AwaitComplete(replace())
 
+    @property
+    def n_settled(self) -> int:
+        """Blocks that will not change any more."""
+        return len(self.children) - self._n_unsettled
+
+    async def split(self) -> str:
+        """Keep only the settled blocks; returns the text of the others, for another widget to go on with."""
+        async with self.lock:
+            text, self._unsettled = self._unsettled, ""
+            children = list(self.children)
+            await self.remove_children(children[len(children) - self._n_unsettled :])
+            self._n_unsettled = 0
+            self._markdown = self._markdown.removesuffix(text)
+        return text
+
     def append(self, markdown: str) -> AwaitComplete:
         """Add a piece of text at the end."""
         return AwaitComplete(self._grow(markdown))

@@ -33,6 +33,7 @@ from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, Thinki
 if TYPE_CHECKING:
     from textual.widgets.markdown import Markdown
 
+PAGE_BLOCKS = 40  # of an answer that still grows
 LIVE_LINES = 8  # of a running command's output
 ERROR_LINES = 6  # of a failed call's result, shown without unfolding
 UNFOLDED_LINES = 400
@@ -59,15 +60,28 @@ class UserView(Static):
         """Never changes."""
 
 
-class AnswerView(InertMarkdown):
-    """A piece of the answer, rendered while it streams."""
+class AnswerView(Vertical):
+    """A piece of the answer, rendered while it streams.
+
+    Its blocks are laid out in pages: a layout costs as much as its page has blocks, not as the whole answer.
+    """
 
     def __init__(self, record: AnswerRecord) -> None:
+        super().__init__(classes="entry answer")
         self._record = record
         self._stream = PlainStream()
         self._limit = LineLimit()
         self._n_parts = 0
-        super().__init__(self._take(), classes="entry answer")
+        self._page = InertMarkdown(self._take())
+
+    def compose(self) -> ComposeResult:
+        """The first page."""
+        yield self._page
+
+    @property
+    def markdown(self) -> str:
+        """The text that is shown, of all pages."""
+        return "".join(page.source for page in self.query_children(InertMarkdown))
 
     def _take(self) -> str:
         new = "".join(self._record.parts[self._n_parts :])
@@ -78,7 +92,12 @@ class AnswerView(InertMarkdown):
     async def sync(self) -> None:
         """Append what came since the last call."""
         if new := self._take():
-            await self.append(new)
+            await self._page.append(new)
+        while self._page.n_settled > PAGE_BLOCKS:
+            rest = await self._page.split()
+            self._page = InertMarkdown()
+            await self.mount(self._page)
+            await self._page.append(rest)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """A link in model text is shown and copied, never opened: its text may lie about its target."""

@@ -127,7 +127,7 @@ async def test_a_line_of_50_million_characters_is_shown_in_part_everywhere() -> 
         text = screen_text(app)
         check_inert(text)
         assert "not shown" in text and "<U+202E>" in text
-        markdown = app.query_one(AnswerView)._markdown
+        markdown = app.query_one(AnswerView).markdown
         assert len(markdown) < 11_000 and markdown.endswith("\n\nafter the long line\n")
 
 

@@ -12,6 +12,8 @@ from textual.widgets._markdown import MarkdownBlock
 from pointcode_local.render import PlainStream, plain
 from pointcode_local.tui.flat import FlatBlock
 from pointcode_local.tui.markdown import InertMarkdown
+from pointcode_local.tui.story import AnswerRecord
+from pointcode_local.tui.views import AnswerView
 
 PIECES = [
     "A paragraph with `code`, **bold**, *italics* and ~~gone~~.\n\n",
@@ -109,6 +111,27 @@ async def test_every_piece_alone_streams_character_by_character_to_the_same_bloc
                 await whole.update(plain(piece))
             await pilot.pause(0)
             assert shown(streamed) == shown(whole), piece
+
+
+async def test_a_long_answer_in_pages_shows_the_blocks_of_one_page() -> None:
+    text = "".join(PIECES[:16]) * 8
+    app = TwoDocuments()
+    async with app.run_test(size=(80, 30)) as pilot:
+        record = AnswerRecord()
+        view = AnswerView(record)
+        await app.screen.mount(view)
+        with app.batch_update():
+            for at in range(0, len(text), 300):
+                record.parts.append(text[at : at + 300])
+                await view.sync()
+            record.done = True
+            await view.sync()
+            whole = app.query_one(".whole", InertMarkdown)
+            await whole.update(plain(text))
+        await pilot.pause(0)
+        pages = list(view.query_children(InertMarkdown))
+        assert len(pages) > 3 and view.markdown == plain(text)
+        assert [row for page in pages for row in shown(page)] == shown(whole)
 
 
 async def test_raw_html_and_link_definitions_are_shown_as_text() -> None:
