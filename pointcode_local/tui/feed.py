@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 
 from pointcode_local.events import AgentEvent
 
-MAX_BATCH = 1000  # events of a frame, so that a burst does not become one long frame
-
 
 class Feed:
     """`post` takes an event; `run` draws what arrived and never uses more than half of the event loop's time."""
@@ -41,9 +39,7 @@ class Feed:
             await self._mail.wait()
             self._painting = True
             self._mail.clear()
-            batch, self._inbox = self._inbox[:MAX_BATCH], self._inbox[MAX_BATCH:]
-            if self._inbox:
-                self._mail.set()
+            batch, self._inbox = self._inbox, []  # all of it: a large frame costs less a token than several small ones
             started = time.perf_counter()
             await self._draw(batch)
             self._painting = False
