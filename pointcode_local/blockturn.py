@@ -206,11 +206,12 @@ class BlockTurn(Turn):
             hint = "That command did not work. "
         output = results[-1].text.strip()
         if self.denied:
-            self._conclude_with(output)
+            self._conclude_with(_told(results[-1]))
             return
         said = await self._answer_to(f"Answer in a sentence: {text}") if order.wants_answer else ""
         answer = "" if said.startswith("```") or said.strip() in text else f"{said}\n\n"
-        self._conclude_with(answer + _ran(command, output))
+        ran = _ran(command, output)
+        self._conclude_with(answer + ran, unshown=f"\n\n{ran}" if said else ran)
 
     async def _question(self, text: str, order: Order, files: Files) -> None:
         core = self._core
@@ -229,20 +230,25 @@ class BlockTurn(Turn):
                 left -= len(body)
         if not shown and not hits and files.names and core.conversation.history == []:
             core.emit(ContextAdded("files", files.listing()))
-        self._conclude_with(await self._answer_to(""))
+        self._conclude_with(await self._answer_to(""), unshown="")
 
     async def _answer_to(self, wanted: str) -> str:
-        """A free answer of the model; it is not in the history yet."""
+        """A free answer of the model: front ends have seen it, the history does not have it yet."""
         reply = await self._ask_for(wanted, "", "", MAX_ANSWER_TOKENS)
         self._reply_done()
         if reply.finish == "length":
             raise Stop("limit", "the answer was cut at the token limit")
-        return without_markers(reply.text) or "I have no answer."
+        answer = without_markers(reply.text)
+        if not answer.strip():
+            answer = "I have no answer."
+            self._core.emit(TextDelta(answer))
+        return answer
 
-    def _conclude_with(self, text: str) -> None:
-        """Put the step's answer into the history, and before the front end."""
+    def _conclude_with(self, text: str, unshown: str | None = None) -> None:
+        """Put the step's answer into the history, and before the front end what it has not shown of it (None: all)."""
         self._results.append(text)
-        self._core.emit(TextDelta(text))
+        if left := text if unshown is None else unshown:
+            self._core.emit(TextDelta(left))
         self._core.emit(AssistantMessage(text, "", ()))
         self.text = "\n".join(self._results)
 
@@ -334,7 +340,12 @@ def _output(text: str) -> str:
     return f"{fence_of(shown)}\n{shown}\n{fence_of(shown)}"
 
 
+def _told(result: ToolFinished) -> str:
+    """What came of a call, for the person: the advice that goes to the model with a refusal is left out."""
+    return f"Denied: {result.denied}." if result.denied else result.text.strip()
+
+
 def _summary(results: Sequence[ToolFinished]) -> str:
     """What was done, from the last result of each file."""
-    last = {str(result.arguments.get("path", result.call_id)): result.text.strip() for result in results}
+    last = {str(result.arguments.get("path", result.call_id)): _told(result) for result in results}
     return "\n".join(last.values()) or "Nothing was changed: the new text was the same as before."

@@ -8,7 +8,7 @@ from pathlib import Path
 from pointcode_local.agent import Agent
 from pointcode_local.compose import system_prompt
 from pointcode_local.config import Places, Settings
-from pointcode_local.events import AgentEvent
+from pointcode_local.events import AgentEvent, TextDelta
 from pointcode_local.kit import ToolKit
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionStore
@@ -20,6 +20,14 @@ def play(
     tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", **files: str
 ) -> tuple[ScriptedModel, str, Agent]:
     """One turn in a folder with these files (`_` stands for a dot); the model, the answer, the agent."""
+    model, events, agent = play_events(tmp_path, prompt, *steps, mode=mode, **files)
+    return model, end_of(events).text, agent
+
+
+def play_events(
+    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", **files: str
+) -> tuple[ScriptedModel, list[AgentEvent], Agent]:
+    """The same, with all events of the turn."""
     model = ScriptedModel(*steps, is_small=True)
     root = tmp_path / "ws"
     root.mkdir()
@@ -44,7 +52,12 @@ def play(
 
     events = asyncio.run(run())
     assert_valid_history(agent.conversation.messages)
-    return model, end_of(events).text, agent
+    return model, events, agent
+
+
+def streamed(events: list[AgentEvent]) -> str:
+    """The text that a front end has shown at the end."""
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 def test_a_file_is_created_and_then_edited_through_the_tools(tmp_path: Path):
@@ -109,7 +122,8 @@ def test_a_command_runs_and_its_output_stands_in_the_answer(tmp_path: Path):
 
 def test_a_denied_command_ends_the_turn_as_denied(tmp_path: Path):
     _, answer, agent = play(tmp_path, "Delete a.txt", say("```sh\nrm a.txt"), mode="ask", a_txt="one\n")
-    assert "Denied" in answer
+    assert answer.startswith("Denied: ")
+    assert "Do not try" not in answer  # that is said to the model
     assert (tmp_path / "ws" / "a.txt").exists()
     assert agent.conversation.messages[-1].role == "assistant"
 
@@ -120,6 +134,23 @@ def test_a_question_is_answered_from_the_files_that_hold_its_names(tmp_path: Pat
     )
     assert "d.py:1: def parse_date(): ..." in model.requests[0].messages[-1].content
     assert answer == "In d.py."
+
+
+def test_an_answer_is_streamed_once(tmp_path: Path):
+    _, events, _ = play_events(tmp_path, "What is a list?", say("A list holds ", "items."))
+    assert streamed(events) == end_of(events).text == "A list holds items."
+
+
+def test_no_answer_is_streamed_as_such(tmp_path: Path):
+    _, events, _ = play_events(tmp_path, "What is a list?", say(" "))
+    assert streamed(events).strip() == end_of(events).text == "I have no answer."
+
+
+def test_what_a_command_printed_is_streamed_after_the_sentence_about_it(tmp_path: Path):
+    command, sentence = say("```sh\ncat a.txt"), say("It has 1 line.")
+    _, events, _ = play_events(tmp_path, "How many lines does a.txt have?", command, sentence, a_txt="one\n")
+    assert streamed(events).endswith(end_of(events).text)
+    assert streamed(events).count("It has 1 line.") == 1
 
 
 def test_in_plan_mode_nothing_is_written(tmp_path: Path):
