@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
+from .shell_paths import is_repository, is_temporary, option_values, pieces, reads_folders, wider
 from .shell_safety import NEVER_BY_WILDCARD, danger, read_only, split_options
 from .shell_tree import INTERPRETERS, Reading, base_name, candidates, read_tree
 from .shell_words import Simple, Unsure, Word, read_plain
@@ -140,7 +140,7 @@ class ShellJudge:
 
     def _path_texts(self) -> Iterator[str]:
         for word in dict.fromkeys(self.tree.words):
-            yield from _pieces(word)
+            yield from pieces(word)
         line = self.line
         for said in () if self.tree.unsure else self.tree.said:
             line = line.replace(said, " ", 1)
@@ -153,7 +153,7 @@ class ShellJudge:
         """A word and the files that it stands for as a glob."""
         if not re.search(r"[*?\[]", text):
             return [text]
-        pattern = str(Path(text).expanduser()) if text.startswith("~/") else text
+        pattern = wider(str(Path(text).expanduser()) if text.startswith("~/") else text)
         found = glob.iglob(pattern, root_dir=cwd or self.workspace.root, include_hidden=True)  # noqa: PTH207 - relative
         return [text, *(name for _, name in zip(range(MAX_EXPANDED), found, strict=False))]
 
@@ -162,7 +162,7 @@ class ShellJudge:
         """Files that a command reading whole folders would come upon: secrets, and what rules on reading name."""
         found: dict[Path, Place] = {}
         for words in self.tree.commands:
-            if kind := _reads_folders(words):
+            if kind := reads_folders(words):
                 for folder in self._folders(words):
                     for place in self._guarded_below(folder, hidden=kind == "hidden"):
                         found.setdefault(place.path, place)
@@ -210,7 +210,7 @@ class ShellJudge:
                 place = self.workspace.resolve(target)
             except ToolError:
                 return f"it writes to {target!r}"
-            if not place.inside and not _is_temporary(place.path):
+            if not place.inside and not is_temporary(place.path):
                 return f"it writes outside the workspace ({place.path})"
             if place.inside and {".git", ".pointcode"} & set(place.path.relative_to(self.workspace.root).parts[:-1]):
                 return f"it writes to {place.name}, where a change can run something later"
@@ -262,16 +262,20 @@ class ShellJudge:
         return self._leaves()
 
     def _all(self) -> list[Simple]:
-        return [self._with_globs(command) for command in self.plain] if not isinstance(self.plain, Unsure) else []
+        """The commands, each with its globs as they expand where it runs (below a leading `cd`)."""
+        if isinstance(self.plain, Unsure):
+            return []
+        cwd = self._cwds()[-1] if self.plain[0].name == "cd" else None
+        return [self._with_globs(command, cwd if at else None) for at, command in enumerate(self.plain)]
 
-    def _with_globs(self, command: Simple) -> Simple:
+    def _with_globs(self, command: Simple, cwd: Path | None) -> Simple:
         """The command as the shell would call it, with globs replaced by the names they now stand for."""
         words: list[Word] = [command.words[0]]
         for word in command.words[1:]:
-            if not word.has_glob or word.raw[:1] in "'\"":
+            if not word.has_glob:
                 words.append(word)
                 continue
-            names = self._expanded(word.text)[1:]
+            names = self._expanded(word.text, cwd)[1:]
             words += [Word(name, name) for name in names] or [replace(word, has_glob=False)]
         return replace(command, words=tuple(words))
 
@@ -304,12 +308,14 @@ class ShellJudge:
         cwd = self.workspace.root
         for at, command in enumerate(self._all()):
             if command.name == "cd":
-                if at > 0 or len(command.words) != 2 or command.words[1].text == "-":
+                if at > 0 or len(command.words) != 2 or command.words[1].text == "-" or self.plain[0].words[1].has_glob:
                     return "it changes the folder in a way that cannot be followed"
                 place = self.workspace.resolve(command.words[1].text)
                 if not place.inside:
                     return f"{command.words[1].text} leads outside the workspace ({place.path})"
                 cwd = place.path
+                if any(map(is_repository, (cwd, *cwd.parents))):
+                    return f"{command.words[1].text} is a git repository of its own, whose settings can run something"
                 continue
             for text in self._operand_paths(command):
                 if (reason := self._outside(text, cwd)) is not None:
@@ -328,9 +334,9 @@ class ShellJudge:
         ):
             operands = operands[1:] if command.name != "find" else operands
         for text in operands:
-            yield from _pieces(text)
+            yield from pieces(text)
         for option in options:
-            yield from (piece for piece in _option_values(option) if "/" in piece or piece.startswith(("~", "..")))
+            yield from (piece for piece in option_values(option) if "/" in piece or piece.startswith(("~", "..")))
 
     def _outside(self, text: str, cwd: Path) -> str | None:
         if not text or re.match(r"[a-z]+://", text):
@@ -357,48 +363,3 @@ def _may_match(pattern: str, words: tuple[str, ...]) -> bool:
     known = next(candidates(words[:unknown])) + " "
     prefix = fixed_prefix(pattern)
     return prefix.startswith(known) or known.startswith(prefix)
-
-
-def _pieces(word: str) -> Iterator[str]:
-    """A word, and the parts of it that may be a path of their own (`--file=x`, `HEAD:x`, `-fx`, `a,b`)."""
-    yield word
-    yield from _option_values(word)
-
-
-def _option_values(word: str) -> Iterator[str]:
-    parts = [part for part in re.split(r"[=:,@]", word) if part]
-    if len(parts) > 1:
-        yield from parts[1:] if word.startswith("-") else parts
-    if re.match(r"-[A-Za-z][^-=]", word):
-        yield word[2:]
-
-
-def _reads_folders(words: tuple[str, ...]) -> str:
-    """Does a command read the files of whole folders? "hidden": those with a dot too; "plain": the others; "": no."""
-    name = base_name(words[0])
-    rest = [word.rstrip("\0") for word in words[1:]]
-    match name:
-        case "grep" | "egrep" | "fgrep" | "zgrep":
-            found = any(
-                re.fullmatch(r"-[A-Za-z]*[rR].*|--(dereference-)?rec.*|--directories=rec.*|-d", word) for word in rest
-            )
-        case "rg" | "ag" | "ack":
-            if not any(re.fullmatch(r"--(hidden|no-ignore.*|unrestricted)|-[A-Za-z.]*[u.].*", word) for word in rest):
-                return "plain"
-            found = True
-        case "git":
-            found = "grep" in rest
-        case "find" | "fd":
-            found = any(re.fullmatch(r"-(exec|ok)(dir)?|-x|-X|--exec.*", word) for word in rest)
-        case "cp" | "scp":
-            found = any(re.fullmatch(r"-[A-Za-z]*[rRa].*", word) for word in rest)
-        case "tar" | "zip" | "7z" | "rsync" | "xargs":
-            found = True
-        case _:
-            found = False
-    return "hidden" if found else ""
-
-
-def _is_temporary(path: Path) -> bool:
-    folders = {Path("/tmp"), Path(os.path.realpath(tempfile.gettempdir()))}
-    return any(folder in path.parents for folder in folders)

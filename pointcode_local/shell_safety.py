@@ -258,6 +258,7 @@ DANGEROUS_GIT = frozenset(
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\]|\\.)*/I?)?(?:,(?:\+?\d+|\$|/(?:[^/\\]|\\.)*/I?))?!?"
 _SED_SUBSTITUTE = r"s([/|,#:@!%])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*"
 SED_SAFE = re.compile(rf"\s*(?:{_SED_ADDRESS}\s*(?:[pdqDNnGgHhxP=]|q\d*|{_SED_SUBSTITUTE})?\s*;?\s*)")
+_SUBSCRIPT = re.compile(r"\[.*[$`]", re.DOTALL)  # bash evaluates it: `test -v 'a[$(x)]'` runs x
 _AWK_UNSAFE = re.compile(r"system|getline|[|>@]|close|fflush|ENVIRON|include|load")
 
 
@@ -325,6 +326,8 @@ def danger(command: Simple) -> str | None:
             return operands[1] if len(operands) > 1 else None
         case "sed":
             return _sed_danger(words)
+        case "test" | "[":
+            return next((word for word in words if _SUBSCRIPT.search(word)), None)
         case "awk" | "gawk" | "mawk":
             return next((word for word in words if _AWK_UNSAFE.search(word)), None)
         case "git":
@@ -335,7 +338,7 @@ def danger(command: Simple) -> str | None:
 
 
 def _sed_danger(words: list[str]) -> str | None:
-    if "--sandbox" in words:
+    if "--sandbox" in split_options(words)[0]:
         return None
     scripts = _sed_scripts(words)
     return next((script for script in scripts if not _sed_is_safe(script)), None)

@@ -228,7 +228,7 @@ class _Reader:
         return "".join(out)
 
     def _check(self, raw: str, text: str, first: bool) -> None:
-        if re.search(r"\{[^{}]*(,|\.\.)", raw):
+        if re.search(r"\{.*(,|\.\.)", raw):
             raise _Refused("it uses brace expansion")
         if re.match(r"~[^/]", raw):
             raise _Refused("it uses ~ for another folder")

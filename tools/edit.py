@@ -107,6 +107,7 @@ def _change(workspace: Workspace, place: Place, edits: list[Edit]) -> tuple[File
 def _creation(place: Place, edits: list[Edit]) -> tuple[FileChange, Edited]:
     if place.text.endswith("/"):
         raise ToolError(f"{place.text} names a folder; give a file name")
+    require_writable(place.path)  # reading a pipe would wait for ever
     present = read_bytes_or_none(place.path)
     if present:
         raise ToolError(

@@ -31,6 +31,7 @@ DROPPED = (
     "COLUMNS",
     "LINES",
     "PYTHONHOME",
+    "CDPATH",  # `cd src` must mean the workspace's own src
 )
 
 

@@ -323,3 +323,8 @@ def test_an_edit_of_whole_lines_keeps_every_other_line(lines: list[tuple[str, st
     after = edited(raw, (old, old.replace(f"{at}:", "new:", 1)))
     want = [f"{'new' if n == at else n}:{text}{ending}" for n, (text, ending) in enumerate(lines)]
     assert after == "".join(want).encode()
+
+
+def test_a_new_file_in_the_place_of_a_pipe_is_refused_and_nothing_waits(bench: Bench) -> None:
+    os.mkfifo(bench.root / "pipe")
+    assert "not a regular file" in bench.edit("pipe", ("", "x")).text

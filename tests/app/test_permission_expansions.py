@@ -1,0 +1,68 @@
+"""What bash makes of globs, braces and subscripts is what the permission is about, not how they are written."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pointcode_local.permission import Allow, Ask, Deny
+from pointcode_local.tools.environment import command_environment
+from pointcode_local.tools.workspace import Workspace
+
+from .permission_kit import made, shell
+
+RUNS = ["sed '1e touch x' a.txt -- --sandbox", "test -v 'a[$(touch x)]'", "test -v a\\[\\`touch\\ x\\`\\]"]
+HARM = [
+    *("sort {{q},-oa.txt}", "sort [^a]*", "sort [!a]*", "sort [[:punct:]]*", "sort ''*", "sort ?o*"),
+    *("cd sub && sort *", "cd sub && sort -*", "cd s* && sort -- b", "cd sub && cat l*", "cd sub && cat [k-m]ink"),
+    *("cat .[^x]nv", "cat .e[[:alpha:]]v", "cd sub && cat ../.[^x]nv", "cat {{q},.env}"),
+    *("diff -r . sub", "diff --recursive sub .", "cd bare && git status", "cd bare/objects && git log"),
+]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    space = made(tmp_path_factory.mktemp("top"))
+    (space.root / "sub" / "-oa.txt").write_text("x\n")
+    (space.root / "sub" / "link").symlink_to("/etc/passwd")
+    for name in ("objects", "refs"):
+        (space.root / "bare" / name).mkdir(parents=True)
+    (space.root / "bare" / "HEAD").write_text("ref: refs/heads/main\n")
+    return space
+
+
+@pytest.mark.parametrize("line", [*RUNS, *HARM])
+def test_what_an_expansion_writes_runs_or_reads_is_asked_about(workspace: Workspace, line: str) -> None:
+    assert shell(workspace, line, allow=["sort *", "sed *", "test *"]) is Ask
+    assert shell(workspace, line, "plan") is Deny
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "ls s[a-u]b",
+            "cat [ab].txt",
+            "cat [!.]*.txt",
+            "cd src && cat *.py",
+            "test -f a.txt",
+            "grep -n 'x[^a]*' a.txt",
+        ),
+        *("sed --sandbox -n 1p a.txt", "diff -u a.txt b.txt", "cd docs && ls", "grep -n '[[:alpha:]]' a.txt"),
+    ],
+)
+def test_plain_globs_and_patterns_need_no_question(workspace: Workspace, line: str) -> None:
+    assert shell(workspace, line) is Allow
+
+
+@pytest.mark.parametrize("line", RUNS)
+def test_bash_really_runs_what_hides_in_these_words(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=20)
+    assert (tmp_path / "x").exists()
+
+
+def test_a_cd_of_a_command_does_not_follow_the_persons_search_path(tmp_path: Path) -> None:
+    assert "CDPATH" not in command_environment({"CDPATH": "/srv"}, tmp_path)
