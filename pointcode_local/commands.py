@@ -23,6 +23,14 @@ from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
 
 BENCHES = ("decode", "prefill", "serve", "schedule", "turn", "drafts")
+BENCH_HELP = """Measure this machine; `pointcode bench NAME --help` tells the options of one.
+
+  decode    tokens per second of a model, against what the memory can give
+  drafts    what guessed tokens gain
+  prefill   how fast prompts are read (a Hopper GPU)
+  schedule  the wave orders against each other (a Hopper GPU)
+  serve     the server under a trace of requests
+  turn      coding tasks played through the agent, and judged"""
 
 
 def _say(text: str) -> None:
@@ -122,7 +130,7 @@ def _list_sessions(options: argparse.Namespace, store: SessionStore) -> int:
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_s))
         where = f"  {info.cwd}" if options.all else ""
-        _say(f"{info.id}  {when}{where}  {info.title}")
+        _say(f"{info.id}  {when}{where}  {info.title or '(nothing was said)'}")
     return 0
 
 
@@ -181,8 +189,12 @@ def bench(argv: Sequence[str]) -> int:
     from pointcode_local.local_models import NO_ENGINE
 
     names = [module.name for module in pkgutil.iter_modules(benches.__path__) if module.name in BENCHES]
+    usage = f"usage: pointcode bench {'|'.join((*names, 'turn'))} …"
+    if argv[:1] in (["-h"], ["--help"]):
+        _say(f"{usage}\n\n{BENCH_HELP}")
+        return 0
     if not argv or argv[0] not in (*names, "turn"):
-        raise UsageError(f"usage: pointcode bench {'|'.join((*names, 'turn'))} …")
+        raise UsageError(usage)
     package = "pointcode_local.turnbench" if argv[0] == "turn" else benches.__name__
     try:
         module: Any = importlib.import_module(f"{package}.{argv[0]}")

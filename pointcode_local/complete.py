@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 MAX_FILES = 200_000
@@ -54,12 +55,20 @@ MODE_MEANING = {
 
 
 def parse_slash(text: str, own: Sequence[SlashCommand] = ()) -> tuple[str, str] | None:
-    """(`name`, argument) when `text` is a known slash command or one of `own`; a path such as `/etc/hosts is wrong` is
-    not one."""
+    """(`name`, argument) when `text` is a known slash command or one of `own`, or a `/word` alone, which is rather a
+    mistyped command than something for the model; a path such as `/etc/hosts is wrong` is not one."""
     match = re.fullmatch(r"/([a-z][a-z0-9_-]*)(?:\s+(.*))?", text.strip(), re.DOTALL)
-    if match is None or all(command.name != match.group(1) for command in (*COMMANDS, *own)):
+    if match is None:
         return None
-    return match.group(1), (match.group(2) or "").strip()
+    name, argument = match.group(1), (match.group(2) or "").strip()
+    is_known = any(command.name == name for command in (*COMMANDS, *own))
+    return (name, argument) if is_known or not argument else None
+
+
+def no_such_command(name: str, own: Sequence[SlashCommand] = ()) -> str:
+    """What to say to a mistyped command."""
+    close = get_close_matches(name, [command.name for command in (*COMMANDS, *own)], 1)
+    return f"there is no command /{name}; " + (f"did you mean /{close[0]}?" if close else "/help lists them")
 
 
 def commands_help(commands: Sequence[SlashCommand], width: int = 0) -> str:

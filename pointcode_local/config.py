@@ -372,7 +372,8 @@ def write_value(places: Places, name: str, text: str, check_rule: Callable[[str]
     table[name] = value
     places.config.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = places.user_file.with_suffix(".partial")
-    partial.write_text(tomlkit.dumps(document))
+    partial.touch(mode=0o600)  # it may hold a key
     if os.path.exists(places.user_file):  # noqa: PTH110
-        partial.chmod(places.user_file.stat().st_mode & 0o777)
+        partial.chmod(places.user_file.stat().st_mode & (0o700 if name == "api_key" else 0o777))
+    partial.write_text(tomlkit.dumps(document))
     partial.replace(places.user_file)

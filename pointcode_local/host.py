@@ -14,7 +14,7 @@ from pointcode_local import __version__
 from pointcode_local.agent import Agent, Menu
 from pointcode_local.background_map import BackgroundMap
 from pointcode_local.checkpoints import Checkpoints, Undone
-from pointcode_local.complete import SlashCommand, parse_slash
+from pointcode_local.complete import SlashCommand, no_such_command, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
@@ -283,10 +283,10 @@ class AppHost:
         return [own.command for own in self._own_commands().values()]
 
     def expand(self, name: str, argument: str) -> str:
-        """The prompt that one of these commands makes."""
+        """The prompt that one of these commands makes. Raises HostError when there is none of this name."""
         own = self._own_commands().get(name)
         if own is None:
-            raise HostError(f"there is no command /{name} any more")
+            raise HostError(no_such_command(name, self.commands()))
         return own.prompt(argument)
 
     def expanded(self, prompt: str) -> str:
@@ -329,8 +329,8 @@ class AppHost:
             self._agent.attach(source, text)
 
     def sessions(self) -> Sequence[SessionInfo]:
-        """Stored sessions of this folder, newest first."""
-        return self._store.list(self._setup.cwd)
+        """Stored sessions of this folder in which something was said, newest first."""
+        return [info for info in self._store.list(self._setup.cwd) if info.title]
 
     def models(self) -> Sequence[str]:
         """Models that `use_model` can open now."""

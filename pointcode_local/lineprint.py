@@ -38,6 +38,7 @@ from pointcode_local.render import (
     count_lines,
     one_line,
     plain,
+    plural,
     result_summary,
     short_count,
     short_seconds,
@@ -148,7 +149,7 @@ class LinePrinter:
             case ErrorRaised(message=message):
                 self.line(f"error: {plain(shortened(message, MAX_ARGUMENT_CHARS))}", "red")
             case ContextAdded(source=source, text=text) if source not in ("environment", "note"):
-                self.line(f"({one_line(source)} added, {count_lines(text)} lines)", "dim")
+                self.line(f"({one_line(source)} added to the prompt, {plural(count_lines(text), 'line')})", "dim")
             case Steered(prompt=prompt):
                 self.line(f"> {plain(prompt)}", "dim")
             case PromptQueued(prompt=prompt):
@@ -237,9 +238,10 @@ class LinePrinter:
             self.line(f"  {marks.get(status, '[ ]')} {one_line(text)}", "dim" if status == "done" else "blue")
 
     def _usage(self, usage: UsageChanged) -> None:
+        speed = f"{usage.tokens_per_second:.0f} tok/s, " if usage.tokens_per_second else ""  # one token has no speed
         self._usage_text = (
             f"{short_count(usage.context_tokens)} of {short_count(usage.context_limit)} tokens in context, "
-            f"{usage.tokens_per_second:.0f} tok/s, first token {short_seconds(usage.time_to_first_token_s)}, "
+            f"{speed}first token {short_seconds(usage.time_to_first_token_s)}, "
             f"{100 * usage.cached_tokens // max(1, usage.prompt_tokens)}% of the prompt from cache"
         )
 

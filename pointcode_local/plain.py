@@ -36,8 +36,9 @@ from pointcode_local.usershell import note_for_model, run_user_shell
 
 _KEYS = """Keys
   enter sends, alt+enter or a final \\ starts a new line
-  up and down walk through earlier messages, ctrl+r searches them, tab completes /commands and @paths
-  ctrl+c stops the turn, ctrl+d quits, !command runs a command yourself
+  up and down walk through earlier messages, ctrl+r searches them
+  tab completes /commands and @paths, !command runs a command yourself
+  ctrl+c stops the turn, ctrl+d quits
 """
 
 

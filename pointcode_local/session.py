@@ -163,11 +163,11 @@ class SessionStore:
         return merge_replies([*events, *closing_events(events)])
 
     def latest(self, cwd: Path) -> str:
-        """The id of the folder's session that was written last."""
+        """The id of the folder's session that was written last; one in which nothing was said only where all are so."""
         found = self.list(cwd)
         if not found:
             raise SessionError(f"no session to continue in {cwd}")
-        return found[0].id
+        return next((info.id for info in found if info.title), found[0].id)
 
     def list(self, cwd: Path | None = None) -> list[SessionInfo]:
         """Sessions of a folder (None: of all), the one written last first."""

@@ -185,7 +185,7 @@ class Story:
             case ContextAdded(source=source, text=text):
                 if source in ("environment", "note"):
                     return []
-                return self.note(f"{source} added, {plural(count_lines(text), 'line')}")
+                return self.note(f"{source} added to the prompt, {plural(count_lines(text), 'line')}")
             case TurnFinished():
                 return self._turn_finished(event)
             case _:

@@ -192,6 +192,8 @@ class ScriptedHost:
         return [SlashCommand(name, f"the command {name}", "[text]") for name in self.own_commands]
 
     def expand(self, name: str, argument: str) -> str:
+        if name not in self.own_commands:
+            raise HostError(f"There is no command {name}.")
         return self.own_commands[name].replace("$ARGUMENTS", argument)
 
     def sessions(self) -> Sequence[SessionInfo]:

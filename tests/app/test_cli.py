@@ -10,6 +10,7 @@ import pytest
 
 from pointcode_local import __version__
 from pointcode_local.cli import main_parser, run, take_prompt
+from pointcode_local.commands import BENCHES
 from pointcode_local.exits import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,12 @@ def test_config_path_names_both_files_and_whether_the_project_is_trusted(
     assert run(["config", "path"]) == 0
     shown = capsys.readouterr().out
     assert str(home / "config.toml") in shown and "(trusted)" in shown
+
+
+def test_the_help_of_bench_names_every_bench(capsys: pytest.CaptureFixture[str]):
+    assert run(["bench", "--help"]) == 0
+    seen = capsys.readouterr()
+    assert all(f"\n  {name} " in seen.out for name in BENCHES) and not seen.err
 
 
 def test_models_are_listed(capsys: pytest.CaptureFixture[str]):

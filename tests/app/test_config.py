@@ -147,6 +147,16 @@ def test_setting_a_value_keeps_the_rest_of_the_file(places: Places, project: Pat
     assert (settings.max_turns, settings.model, settings.allow) == (9, "qwen", ("shell(ls)",))
 
 
+def test_a_file_with_a_key_is_for_its_owner_alone(places: Places):
+    write_value(places, "max_turns", "9")
+    assert places.user_file.stat().st_mode & 0o777 == 0o600
+    places.user_file.chmod(0o644)
+    write_value(places, "max_turns", "8")
+    assert places.user_file.stat().st_mode & 0o777 == 0o644
+    write_value(places, "api_key", "sk-1")
+    assert places.user_file.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize(("key", "value"), [("max_turns", "x"), ("modle", "x"), ("permissions.deny", '["shell("]')])
 def test_a_wrong_value_is_not_written(places: Places, key: str, value: str):
     with pytest.raises(ConfigError):

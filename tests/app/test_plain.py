@@ -184,10 +184,12 @@ async def test_the_end_of_input_at_a_permission_denies() -> None:
 async def test_commands_do_what_they_say() -> None:
     agent = ScriptedAgent()
     text, lines = await talk(
-        ScriptedHost(agent), ["/help", "/mode plan", "/undo", "/model", "/resume nope", "/mode x", "/quit", "x"]
+        ScriptedHost(agent),
+        ["/help", "/mode plan", "/undo", "/model", "/resume nope", "/mode x", "/undoo", "/quit", "x"],
     )
-    assert agent.sent == [SetMode("plan")]
+    assert agent.sent == [SetMode("plan")] and not agent.played  # a mistyped command is not a message
     for part in (
+        "There is no command undoo.",
         "/resume [id]",
         "Restored src/app.py.",
         "smollm2-135m",

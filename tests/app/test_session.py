@@ -170,6 +170,16 @@ def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_pat
     assert store.latest(tmp_path) == one
 
 
+def test_the_last_session_is_one_in_which_something_was_said(store: SessionStore, tmp_path: Path):
+    import os
+
+    empty = write(store, tmp_path, [])
+    assert store.latest(tmp_path) == empty
+    said = write(store, tmp_path, TURN)
+    os.utime(store.find(empty), (2e9, 2e9))
+    assert store.latest(tmp_path) == said
+
+
 def test_a_session_is_listed_by_its_last_name_and_a_name_is_no_event(store: SessionStore, tmp_path: Path):
     session_id = write(store, tmp_path, TURN)
     events = store.read(session_id)

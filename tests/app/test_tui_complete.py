@@ -10,11 +10,13 @@ import pytest
 from pointcode_local.complete import (
     COMMANDS,
     PromptHistory,
+    SlashCommand,
     commands_help,
     fuzzy_paths,
     list_files,
     matching_commands,
     mention_at,
+    no_such_command,
     parse_slash,
 )
 
@@ -26,13 +28,19 @@ from pointcode_local.complete import (
         ("  /mode plan ", ("mode", "plan")),
         ("/resume\nabc", ("resume", "abc")),
         ("/etc/hosts", None),
-        ("/unknown", None),
+        ("/unknown", ("unknown", "")),
+        ("/unknown thing", None),
         ("help", None),
-        ("/helpme", None),
     ],
 )
-def test_only_known_commands_are_commands(text: str, parsed: tuple[str, str] | None) -> None:
+def test_known_commands_and_lone_words_are_commands(text: str, parsed: tuple[str, str] | None) -> None:
     assert parse_slash(text) == parsed
+
+
+def test_a_mistyped_command_names_the_nearest_one() -> None:
+    assert no_such_command("undoo") == "there is no command /undoo; did you mean /undo?"
+    assert no_such_command("fixit", [SlashCommand("fix-it", "")]).endswith("/fix-it?")
+    assert no_such_command("xyzzy").endswith("/help lists them")
 
 
 def test_every_command_is_in_the_help() -> None:
