@@ -272,7 +272,7 @@ def parse_arguments(arguments: str) -> dict[str, object]:
     """A call's arguments as the object that templates want; text that is no JSON object is kept under "raw"."""
     try:
         parsed = json.loads(arguments, strict=False) if arguments.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     return cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {"raw": arguments}
 

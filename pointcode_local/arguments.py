@@ -11,6 +11,8 @@ import json
 import re
 from typing import Any
 
+MAX_DEPTH = 100  # of lists and objects in each other; what walks them later has no deep stack
+
 
 class ArgumentError(ValueError):
     """The arguments cannot be used; the text tells the model what to do."""
@@ -28,19 +30,33 @@ def parse_arguments(written: str) -> dict[str, Any]:
         value = value[0]  # type: ignore[reportUnknownVariableType]
     if not isinstance(value, dict):
         raise ArgumentError(f"the arguments must be one JSON object, got {_kind(value)}")
+    if _is_deep(value):  # type: ignore[reportUnknownArgumentType]
+        raise ArgumentError(f"the arguments are nested more than {MAX_DEPTH} deep")
     return {str(key): item for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+
+
+def _is_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)  # type: ignore[reportUnknownVariableType]
+        ]
+    return bool(level)
 
 
 def parse_json(text: str) -> Any:
     """JSON, or what is clearly meant as JSON; raises ArgumentError with the place of the fault."""
     try:
         return json.loads(text, strict=False)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         first = error
     for mended in _mended(text):
         try:
             return json.loads(mended, strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     try:
         value = ast.literal_eval(text)

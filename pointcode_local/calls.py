@@ -126,7 +126,7 @@ def _is_bare_call(text: str) -> bool:
         return False
     try:
         value = json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return set(value) in ({"name", "arguments"}, {"name", "parameters"}) and isinstance(value["name"], str)
 
@@ -287,7 +287,7 @@ def _xml_value(value: str, schema: Any) -> Any:
     if isinstance(schema, dict) and schema.get("type") not in (None, "string"):  # type: ignore[reportUnknownMemberType]
         try:
             return json.loads(value, strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value.strip()
     return value
 

@@ -120,15 +120,19 @@ class ChunkReader:
         if isinstance(content, str) and content:
             self._note_first()
             yield from self._think.take(content)
-        for piece in delta.get("tool_calls") or ():
+        pieces: Any = delta.get("tool_calls")
+        for piece in pieces if isinstance(pieces, list) else ():
             if isinstance(piece, dict):
                 self._note_first()
                 yield from self._take_call(piece)
 
     def _take_call(self, piece: dict[str, Any]) -> Iterator[ChatDelta]:
-        function: dict[str, Any] = piece.get("function") or {}
+        said: Any = piece.get("function")
+        function: dict[str, Any] = said if isinstance(said, dict) else {}
         call_id, name = str(piece.get("id") or ""), str(function.get("name") or "")
-        known = self._index_of.get(piece["index"]) if piece.get("index") is not None else None
+        index: Any = piece.get("index")
+        index = index if isinstance(index, int | str) else None
+        known = self._index_of.get(index) if index is not None else None
         if known is None or (call_id and name and self._calls[known]["id"] not in ("", call_id)):
             if not name and self._calls and known is None:  # more of the last call, from a server that gives no index
                 known = len(self._calls) - 1
@@ -136,7 +140,7 @@ class ChunkReader:
                 yield from self._ready(len(self._calls))
                 known = len(self._calls)
                 self._calls.append({"id": call_id, "name": name, "arguments": ""})
-                self._index_of[piece.get("index", known)] = known
+                self._index_of[known if index is None else index] = known
                 yield ToolCallBegun(known, call_id, name)
         written = function.get("arguments")
         if isinstance(written, dict):
@@ -189,5 +193,5 @@ def is_whole(written: str) -> bool:
     """Whether argument text is a complete JSON object (one that was cut short is not)."""
     try:
         return isinstance(json.loads(written, strict=False), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

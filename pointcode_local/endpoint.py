@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
 BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+MAX_REPLY_BYTES = 128 << 20  # of one reply, with all the JSON around its tokens
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
-_PREFILL = re.compile(r": prefill (\d+)/(\d+) (\d+)$")  # a comment that our own server sends
+_PREFILL = re.compile(r": prefill (\d{1,12})/(\d{1,12}) (\d{1,12})$")  # a comment that our own server sends
 _OVERFLOW = re.compile(
     r"(?i)context.{0,40}(length|window|size|limit)|maximum context|too many tokens|prompt is too long"
 )
@@ -221,13 +222,22 @@ class EndpointModel:
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of the body, split at line feeds only (JSON strings may hold other Unicode line breaks)."""
-    held = b""
+    """The lines of the body, split at line feeds only (JSON strings may hold other Unicode line breaks).
+
+    Raises BackendError beyond MAX_REPLY_BYTES: such a reply never ends.
+    """
+    held: list[bytes] = []
+    n_bytes = 0
     async for data in response.aiter_bytes():
-        *whole, held = (held + data).split(b"\n")
+        n_bytes += len(data)
+        if n_bytes > MAX_REPLY_BYTES:
+            raise BackendError(f"the server's reply was stopped at {n_bytes:,} bytes: it does not end")
+        *whole, rest = data.split(b"\n")
         for line in whole:
-            yield line.decode("utf-8", "replace")
-    yield held.decode("utf-8", "replace")
+            yield (b"".join(held) + line).decode("utf-8", "replace")
+            held.clear()
+        held.append(rest)
+    yield b"".join(held).decode("utf-8", "replace")
 
 
 def api_base(url: str) -> str:
@@ -256,7 +266,7 @@ def _retry_after(text: str) -> float:
 def _load_chunk(data: str) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BackendError(f"the server sent a chunk that is no JSON: {data[:120]!r}") from None
     if not isinstance(chunk, dict):
         raise BackendError(f"the server sent a chunk that is no object: {data[:120]!r}")
@@ -279,7 +289,7 @@ def error_text(body: Any) -> str:
 def _error_of(status: int, text: str) -> EngineError:
     try:
         body: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text.strip()[:500]
     message = error_text(body) or f"HTTP {status}"
     if (status in (400, 413, 422, 500) and _OVERFLOW.search(message)) or "context_length_exceeded" in text:
@@ -291,7 +301,7 @@ def _error_of(status: int, text: str) -> EngineError:
 
 def _overflow(message: str) -> ContextOverflow:
     """Reads the two numbers out of `… context length is 8192 tokens, but … 9000 tokens`."""
-    numbers = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{2,}", message))
+    numbers = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{2,15}", message))
     if len(numbers) < 2:
         return ContextOverflow(message)
     return ContextOverflow(message, prompt_tokens=numbers[-1], context_tokens=numbers[0])
@@ -324,7 +334,7 @@ def _wire_arguments(written: str) -> str:
         value = json.loads(written)
         if isinstance(value, dict):
             return _clean(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return json.dumps(parse_arguments(written))

@@ -133,6 +133,7 @@ class Output:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.is_terminal = os.isatty(fd)
         self.closed = False
 
     def write(self, data: bytes) -> bool:
@@ -181,6 +182,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\t " else "\ufffd" for c in text)
 
 
+def _inert(text: str) -> str:
+    """An answer as a terminal may show it; pipes and files get every byte."""
+    from pointcode_local.render import plain
+
+    return plain(text)
+
+
 async def run_headless(
     agent: AgentLike,
     prompt: str,
@@ -211,7 +219,7 @@ async def run_headless(
     if speed := speed_line(result["usage"]):
         progress(speed)
     if output_format == "text":
-        text = str(result["result"])
+        text = _inert(str(result["result"])) if output.is_terminal else str(result["result"])
         output.write((text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "replace"))
     else:
         output.write(to_line({"type": "result", **result} if output_format == "stream-json" else result))

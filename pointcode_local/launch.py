@@ -22,11 +22,22 @@ def _choice(options: argparse.Namespace) -> SessionChoice:
     return SessionChoice(options.continue_, options.resume or "", options.fork or "")
 
 
+class _Inert(logging.Formatter):
+    """Messages may quote what a server said: nothing in them may work on the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from pointcode_local.render import plain
+
+        return plain(super().format(record))
+
+
 def run_scripted(options: argparse.Namespace) -> int:
     """`pointcode -p`: play one prompt and print its result."""
     from pointcode_local.headless import Output, read_prompt
 
-    logging.basicConfig(level=logging.WARNING, format="pointcode: %(message)s", stream=sys.stderr)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Inert("pointcode: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[shown])
     setup = prepare(options, os.environ)
     prompt = read_prompt(options.print_prompt)
     if not prompt.strip():

@@ -200,7 +200,7 @@ class SessionStore:
 def _load_line(line: bytes) -> Any:
     try:
         return json.loads(line)
-    except ValueError:  # damaged: half written, or no UTF-8
+    except (ValueError, RecursionError):  # damaged: half written, or no UTF-8
         return None
 
 

@@ -266,7 +266,7 @@ def _boolean(value: Any, where: str) -> bool:
 def _maybe_json(text: str) -> Any:
     try:
         return json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

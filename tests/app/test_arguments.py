@@ -47,3 +47,9 @@ def test_no_proper_beginning_is_completed(content: str, n: int):
     whole = json.dumps({"path": "a", "content": content})
     with pytest.raises(ArgumentError):
         parse_arguments("{" + whole[1 : 1 + n % (len(whole) - 1)])
+
+
+@pytest.mark.parametrize("depth", [101, 900, 100_000])
+def test_arguments_nested_without_end_are_refused_and_not_walked(depth: int):
+    with pytest.raises(ArgumentError):
+        parse_arguments('{"path": ' + "[" * depth + "]" * depth + "}")

@@ -268,3 +268,37 @@ def test_a_stream_without_a_reason_is_complete_when_the_server_says_so():
 def test_tool_replies_can_be_scripted():
     deltas, _ = ask(tool("read", path="a"))
     assert [d.call.name for d in deltas if isinstance(d, ToolCallReady)] == ["read"]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        *({"choices": 5}, {"choices": [5]}, {"choices": [{"delta": 5}]}, {"choices": [{"delta": {"content": 5}}]}),
+        *({"choices": [{"delta": {"tool_calls": 5}}]}, {"choices": [{"delta": {"tool_calls": [5]}}]}),
+        *({"usage": 5}, {"usage": {"prompt_tokens": "x", "prompt_tokens_details": 7}}),
+    ],
+)
+def test_a_chunk_of_wrong_types_says_nothing_and_breaks_nothing(chunk: dict[str, Any]):
+    end = {"choices": [{"delta": {"content": "Yes."}, "finish_reason": "stop"}]}
+    deltas, _ = ask(Reply(chunks=(chunk, end)))
+    assert text_of(deltas) == "Yes."
+
+
+@pytest.mark.parametrize(
+    "call", [{"function": 5}, {"index": [1]}, {"index": -9, "id": 5, "function": {"arguments": 7}}]
+)
+def test_a_call_of_wrong_types_is_a_call_of_an_unknown_tool(call: dict[str, Any]):
+    deltas, _ = ask(Reply(chunks=({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]},)))
+    (ready,) = [delta for delta in deltas if isinstance(delta, ToolCallReady)]
+    assert (ready.call.name, ready.call.arguments) == ("", "")
+
+
+def test_a_reply_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pointcode_local.endpoint.MAX_REPLY_BYTES", 2000)
+    with pytest.raises(BackendError, match="does not end"):
+        ask(Reply("x" * 5000))
+
+
+def test_numbers_that_python_cannot_hold_in_a_servers_complaint_break_nothing():
+    with pytest.raises(ContextOverflow):
+        ask(Reply("the context length is 8192 tokens, not " + "9" * 5000, status=400))

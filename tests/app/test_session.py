@@ -148,6 +148,14 @@ def test_a_half_line_at_the_end_does_not_swallow_the_next_event(store: SessionSt
     assert any(e == TurnStarted("next") for e in store.read(session_id))
 
 
+def test_a_line_nested_without_end_is_damage_like_any_other(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    whole = store.read(session_id)
+    with store.find(session_id).open("ab") as file:
+        file.write(b"[" * 200_000 + b"\n")
+    assert list(store.read(session_id)) == list(whole)
+
+
 def test_a_fork_has_the_same_events_under_a_new_id(store: SessionStore, tmp_path: Path):
     session_id = write(store, tmp_path, TURN)
     log, events = store.fork(session_id, tmp_path)

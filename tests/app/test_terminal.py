@@ -142,3 +142,15 @@ def test_the_line_mode_ends_quietly_when_nobody_can_read_it(program: Program, wh
         os.close(theirs)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
+
+
+def test_what_a_scripted_run_prints_on_a_terminal_cannot_work_on_it(program: Program) -> None:
+    busy = Reply("\x1b]0;busy\x07", status=503)
+    answer = Reply("Hello \x1b]52;c;aGk=\x07\x1b[2J\u202eend\nnext line")
+    with (
+        ScriptedServer([busy, answer]) as server,
+        PtyProgram(program, "-p", "go", "--endpoint", server.url) as terminal,
+    ):
+        assert terminal.wait() == 0
+    assert "next line" in terminal.text and "asking again" in terminal.text
+    assert b"\x1b]" not in terminal.raw and b"\x1b[2J" not in terminal.raw and b"\x07" not in terminal.raw
