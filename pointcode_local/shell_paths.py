@@ -70,6 +70,19 @@ def reads_folders(words: tuple[str, ...]) -> str:
     return "hidden" if found else ""
 
 
+def follows_links(name: str, words: list[str]) -> bool:
+    """Does a command that reads whole folders go through the links in them too?"""
+    match name:
+        case "grep" | "egrep" | "fgrep":
+            return any(re.fullmatch(r"-[A-Za-z]*R.*|--deref.*", word) for word in words)
+        case "rg":
+            return any(re.fullmatch(r"-[A-Za-z.]*L.*|--follow", word) for word in words)
+        case "diff":
+            return any(re.fullmatch(r"-[A-Za-z]*r.*|--rec.*", word) for word in words)
+        case _:
+            return False
+
+
 def is_temporary(path: Path) -> bool:
     folders = {Path("/tmp"), Path(os.path.realpath(tempfile.gettempdir()))}
     return any(folder in path.parents for folder in folders)

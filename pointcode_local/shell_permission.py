@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
-from .shell_paths import is_repository, is_temporary, option_values, pieces, reads_folders, wider
+from .shell_paths import follows_links, is_repository, is_temporary, option_values, pieces, reads_folders, wider
 from .shell_safety import NEVER_BY_WILDCARD, danger, read_only, split_options
 from .shell_tree import INTERPRETERS, Reading, base_name, candidates, read_tree
 from .shell_words import Simple, Unsure, Word, read_plain
@@ -320,6 +320,23 @@ class ShellJudge:
             for text in self._operand_paths(command):
                 if (reason := self._outside(text, cwd)) is not None:
                     return reason
+            if follows_links(command.name, [word.text for word in command.words[1:]]):
+                folders = [cwd / word.text for word in command.words[1:] if (cwd / word.text).is_dir()] or [cwd]
+                if (link := next(filter(None, map(self._link_out, folders)), None)) is not None:
+                    return f"{link} leads outside the workspace"
+        return None
+
+    def _link_out(self, folder: Path) -> str | None:
+        """A link below the folder that leads out of the workspace."""
+        count = 0
+        for where, names, files in os.walk(folder):
+            for name in names + files:
+                path = Path(where, name)
+                if path.is_symlink() and not self.workspace.resolve(str(path)).inside:
+                    return self.workspace.display(path)
+            count += len(files)
+            if count > MAX_WALKED:
+                return None
         return None
 
     def _operand_paths(self, command: Simple) -> Iterator[str]:

@@ -66,3 +66,16 @@ def test_bash_really_runs_what_hides_in_these_words(tmp_path: Path, line: str) -
 
 def test_a_cd_of_a_command_does_not_follow_the_persons_search_path(tmp_path: Path) -> None:
     assert "CDPATH" not in command_environment({"CDPATH": "/srv"}, tmp_path)
+
+
+@pytest.mark.parametrize("line", ["grep -Rn x .", "grep -R x", "rg -L x", "diff -r docs src", "cd docs && grep -R x"])
+def test_a_search_through_links_asks_only_where_one_leads_out(tmp_path: Path, line: str) -> None:
+    space = Workspace(tmp_path / "proj")
+    for name in ("docs", "src"):
+        (space.root / name).mkdir(parents=True)
+        (space.root / name / "a.txt").write_text("x\n")
+    (space.root / "docs" / "inner").symlink_to("../src")
+    assert shell(space, line) is Allow
+    (space.root / "docs" / "outer").symlink_to(tmp_path)
+    assert shell(space, line) is Ask
+    assert shell(space, line.replace("-R", "-r").replace("-L", "-n")) is (Ask if "diff" in line else Allow)
