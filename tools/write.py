@@ -40,7 +40,8 @@ class WriteTool(BaseTool):
             workspace.commit((change,))
             workspace.note_seen(place.path, change.after or b"")
         verb = "Created" if change.before is None else "Replaced"
-        text = f"{verb} {place.name} ({count_lines(change.after or b'')} lines)."
+        n_lines = count_lines(change.after or b"")
+        text = f"{verb} {place.name} ({n_lines} line{'' if n_lines == 1 else 's'})."
         return ToolResult(text + describe_faults(change), changes=(change,))
 
 

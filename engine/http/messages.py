@@ -32,7 +32,7 @@ from .state import priority_of, served
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-async def create(request: Request) -> Response:
+async def messages(request: Request) -> Response:
     """Answers POST /v1/messages."""
     state = served(request)
     chat, stream = read_message_request(await read_body(request), state, priority_of(request))

@@ -22,7 +22,7 @@ from .sse import EventStream, event, unless_gone
 from .state import Served, priority_of, served
 
 
-async def create(request: Request) -> Response:
+async def responses(request: Request) -> Response:
     """Answers POST /v1/responses."""
     state = served(request)
     call = read_response(await read_body(request), state, priority_of(request))

@@ -67,7 +67,7 @@ def test_a_file_is_created_and_then_edited_through_the_tools(tmp_path: Path):
     assert (tmp_path / "ws" / "hello.py").read_text() == 'print("goodbye")\n'
     calls = [call.name for message in agent.conversation.messages for call in message.tool_calls]
     assert calls == ["write", "edit"]
-    assert answer == "Created hello.py (1 lines).\nEdited hello.py: 1 replacement, at line 1."
+    assert answer == "Created hello.py (1 line).\nEdited hello.py: 1 replacement, at line 1."
     assert [request.reply_prefix for request in model.requests] == ["hello.py:\n```python\n"] * 2
     assert all(not request.tools for request in model.requests)
     assert 'hello.py:\n```python\nprint("hello")\n```\n\nEdit it' in model.requests[1].messages[-1].content
@@ -102,7 +102,7 @@ def test_a_syntax_error_is_mended_in_a_second_try(tmp_path: Path):
 def test_a_fault_that_stays_is_told(tmp_path: Path):
     replies = [say("```\nprint(os.sep)")] * 3
     _, answer, _ = play(tmp_path, "Create a.py that prints the separator.", *replies)
-    assert answer == "Created a.py (1 lines).\na.py uses os but does not import it."
+    assert answer == "Created a.py (1 line).\na.py uses os but does not import it."
 
 
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):

@@ -70,10 +70,14 @@ def test_a_busy_engine_is_worth_asking_again() -> None:
 def test_metrics_count_requests_tokens_and_pages(asked: Asked, model: LocalChatModel) -> None:
     asked.post("/v1/chat/completions", messages=HELLO, max_tokens=4)
     asked.post("/v1/chat/completions", messages=HELLO, max_tokens=0)
+    asked.post("/v1/messages", messages=HELLO, max_tokens=0)
+    asked.post("/v1/responses", input="", max_output_tokens=0)
     text = asked.request("GET", "/metrics").text
     values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
     assert values['pointcode_requests_total{route="chat_completions",status="200"}'] == 1
     assert values['pointcode_requests_total{route="chat_completions",status="400"}'] == 1
+    assert values['pointcode_requests_total{route="messages",status="400"}'] == 1
+    assert values['pointcode_requests_total{route="responses",status="400"}'] == 1
     assert values['pointcode_tokens_total{kind="generated"}'] == 4
     assert values["pointcode_live_requests"] == 0
     assert values["pointcode_time_to_first_token_seconds_count"] == 1
