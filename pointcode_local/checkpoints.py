@@ -63,8 +63,8 @@ class Checkpoints:
     def before(self, turn: int, paths: Iterable[Path]) -> None:
         """Keep the present bytes of `paths`, before a call changes them; the first state in a turn counts."""
         for path in paths:
-            if path.is_dir() or (path.exists() and path.stat().st_size > MAX_FILE_BYTES):
-                continue
+            if path.exists() and (not path.is_file() or path.stat().st_size > MAX_FILE_BYTES):
+                continue  # a pipe must not even be opened
             data = self._read(path) if path.exists() else None
             mode = stat.S_IMODE(path.stat().st_mode) if data is not None else 0
             self._note(turn, "before", path, self._keep(data), mode)
@@ -72,7 +72,7 @@ class Checkpoints:
     def after(self, turn: int, paths: Iterable[Path]) -> None:
         """Note how a call left `paths`."""
         for path in paths:
-            if not path.is_dir():
+            if path.is_file() or not path.exists():
                 self._note(turn, "after", path, _hash(_bytes(path)), 0)
 
     def last_turn(self) -> int:

@@ -246,7 +246,10 @@ def api_base(url: str) -> str:
     if "://" not in text:
         text = f"http://{text}"
     text = text.removesuffix("/chat/completions")
-    return (text if urlsplit(text).path else f"{text}/v1") + "/"
+    try:
+        return (text if urlsplit(text).path else f"{text}/v1") + "/"
+    except ValueError as error:
+        raise RequestError(f"the endpoint {url} is no URL: {error}") from None
 
 
 def _http_errors() -> tuple[type[Exception], ...]:

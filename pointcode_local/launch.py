@@ -87,7 +87,10 @@ def run_interactive(options: argparse.Namespace) -> int:
     if not options.plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError('no terminal: give the prompt with -p ("-p -" reads it from stdin)')
     setup = prepare(options, os.environ)
-    setup.places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        setup.places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"{setup.places.state} cannot be made: {error.strerror}") from error
     logging.basicConfig(filename=setup.places.state / "pointcode.log", level=logging.WARNING)
     host = AppHost(setup, _choice(options), interactive=True)
     history_path = setup.places.state / "prompts.jsonl"

@@ -268,8 +268,11 @@ class CallRunner:
     async def _execute(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
         self._do.emit(ToolStarted(call.id, tool.name, arguments, tool.title(arguments)))
         touched = self._touched(tool, arguments)
-        if self._box.checkpoints and touched:
-            self._box.checkpoints.before(self._do.turn, touched)
+        try:
+            self._keep_originals(touched)
+        except OSError as error:  # a full disk, an unreadable file, a name that no file can have
+            reason = error.strerror or str(error)
+            return ToolResult(f"Error: {tool.name} was not run, it could not be undone: {reason}", is_error=True)
         try:
             result = await tool.run(self._context(call), arguments)
             return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
@@ -277,8 +280,19 @@ class CallRunner:
             log.exception("tool %s failed", tool.name)
             return ToolResult(f"Error: {tool.name} failed inside: {type(error).__name__}: {error}", is_error=True)
         finally:
-            if self._box.checkpoints and touched:
+            self._note_outcome(touched)
+
+    def _keep_originals(self, touched: list[Path]) -> None:
+        if self._box.checkpoints and touched:
+            self._box.checkpoints.before(self._do.turn, touched)
+
+    def _note_outcome(self, touched: list[Path]) -> None:
+        """Without the note, undo leaves the file alone and says so."""
+        if self._box.checkpoints and touched:
+            try:
                 self._box.checkpoints.after(self._do.turn, touched)
+            except OSError as error:
+                log.warning("the change cannot be undone: %s", error)
 
     def _touched(self, tool: Tool, arguments: dict[str, Any]) -> list[Path]:
         if tool.access != "write":

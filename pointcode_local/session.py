@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import secrets
@@ -37,6 +38,8 @@ from pointcode_local.events import (
     TurnStarted,
 )
 from pointcode_local.records import from_record, to_line, to_record
+
+logger = logging.getLogger(__name__)
 
 INTERRUPTED = "[interrupted: pointcode ended before this call did; it may have run, wholly or in part]"
 MAX_NAME = 80  # characters
@@ -72,6 +75,7 @@ class SessionLog:
     def __init__(self, header: Header, path: Path, *, new: bool) -> None:
         self.header = header
         self.path = path
+        self._is_torn = False  # the last line was not written, or not wholly
         self._file = path.open("x+b" if new else "r+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +107,19 @@ class SessionLog:
                 self._file.write(b"\n")
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(to_line(record))
+        self._put(to_line(record))
+
+    def _put(self, lines: bytes) -> None:
+        """Write it all; a disk that is full costs the log its lines, never the turn its work."""
+        rest = memoryview(b"\n" + lines if self._is_torn else lines)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._is_torn = False
+        except OSError as error:
+            if not self._is_torn:
+                logger.warning("the session %s is not being kept: %s", self.header.id, error)
+            self._is_torn = True
 
     def append(self, event: AgentEvent) -> None:
         """Write one event; it is in the kernel's hands when this returns, so that a kill loses nothing."""
@@ -116,7 +132,7 @@ class SessionLog:
 
     def append_raw(self, lines: bytes) -> None:
         """Copy complete lines of another log (fork)."""
-        self._file.write(lines)
+        self._put(lines)
 
     def close(self) -> None:
         self._file.close()
@@ -131,7 +147,10 @@ class SessionStore:
 
     def create(self, cwd: Path, parent: str = "") -> SessionLog:
         """A new, empty session."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise SessionError(f"sessions cannot be kept in {self.root}: {error.strerror}") from error
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
         header = Header(f"{stamp}-{secrets.token_hex(3)}", str(cwd), self._now(), parent)
         return SessionLog(header, self._path(header.id), new=True)

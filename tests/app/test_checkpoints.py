@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pointcode_local.checkpoints import Checkpoints
@@ -134,3 +135,11 @@ def test_the_originals_are_the_bytes_before_the_first_turn_that_stands(tmp_path:
     assert store.originals() == {path: b"0"}
     store.undo()
     assert store.originals() == {}
+
+
+def test_a_pipe_in_the_place_of_a_file_is_passed_over(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    checkpoints = Checkpoints(tmp_path / "kept")
+    checkpoints.before(1, [tmp_path / "pipe"])
+    checkpoints.after(1, [tmp_path / "pipe"])
+    assert checkpoints.last_turn() == 0

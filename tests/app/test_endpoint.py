@@ -302,3 +302,8 @@ def test_a_reply_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
 def test_numbers_that_python_cannot_hold_in_a_servers_complaint_break_nothing():
     with pytest.raises(ContextOverflow):
         ask(Reply("the context length is 8192 tokens, not " + "9" * 5000, status=400))
+
+
+def test_an_endpoint_that_is_no_url_is_refused():
+    with pytest.raises(RequestError, match="no URL"):
+        api_base("http://[::")

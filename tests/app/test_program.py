@@ -265,3 +265,20 @@ def test_tools_or_engine_folders_of_the_user_do_not_shadow_ours(program: Program
         (program.ws / name / "__init__.py").write_text("raise RuntimeError('shadowed')")
     result, done, _ = program.ask(Reply("ok"))
     assert done.returncode == 0 and result["result"] == "ok"
+
+
+def test_a_path_that_no_file_can_have_is_an_answer_for_the_model(program: Program):
+    steps = [tool(name, path="a" * 5000, content="x", pattern="x") for name in ("write", "read", "grep", "list")]
+    steps.append(tool("edit", path="b" * 300, edits=[{"old": "", "new": "x"}]))
+    result, done, server = program.ask(*steps)
+    assert done.returncode == 0 and result["result"] == "Done."
+    assert len(server.results()) == 5 and all("too long" in text for text in server.results())
+
+
+def test_without_room_for_the_undo_copy_a_file_is_left_as_it_is(program: Program):
+    (program.ws / "a.txt").write_text("old\n")
+    (program.state / "checkpoints").write_text("no folder")
+    _, done, server = program.ask(tool("edit", path="a.txt", edits=[{"old": "old", "new": "new"}]))
+    assert done.returncode == 0
+    assert "was not run" in server.results()[0]
+    assert (program.ws / "a.txt").read_text() == "old\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, get_args
 
@@ -167,8 +168,6 @@ def test_a_fork_has_the_same_events_under_a_new_id(store: SessionStore, tmp_path
 
 
 def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_path: Path):
-    import os
-
     one, two = write(store, tmp_path, TURN), write(store, tmp_path, TURN)
     other = write(store, tmp_path / "other", TURN)
     os.utime(store.find(one), (2e9, 2e9))
@@ -179,8 +178,6 @@ def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_pat
 
 
 def test_the_last_session_is_one_in_which_something_was_said(store: SessionStore, tmp_path: Path):
-    import os
-
     empty = write(store, tmp_path, [])
     assert store.latest(tmp_path) == empty
     said = write(store, tmp_path, TURN)
@@ -231,3 +228,27 @@ def test_a_log_that_was_cut_at_any_byte_can_be_gone_on_with(store: SessionStore,
         log.close()
         assert_valid_history(messages_of(events))
         assert store.read(session_id)[-2:] == [TurnStarted("more"), TurnFinished("done", "", 0)]
+
+
+def test_a_full_disk_costs_the_log_its_lines_and_the_turn_nothing(store: SessionStore, tmp_path: Path):
+    log = store.create(tmp_path)
+    log.append(TurnStarted("kept"))
+    shown = Path("/proc/self/fd")
+    number = next(int(each.name) for each in shown.iterdir() if os.path.realpath(each) == os.path.realpath(log.path))
+    kept, full = os.dup(number), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, number)
+    log.append(TurnStarted("lost"))
+    log.append(TurnFinished("done", "", 0))
+    os.dup2(kept, number)
+    log.append(TurnStarted("kept too"))
+    log.close()
+    os.close(kept)
+    os.close(full)
+    prompts = [event.prompt for event in store.read(log.id) if isinstance(event, TurnStarted)]
+    assert prompts == ["kept", "kept too"]
+
+
+def test_a_folder_that_cannot_hold_sessions_is_an_error_for_people(tmp_path: Path):
+    (tmp_path / "sessions").write_text("a file")
+    with pytest.raises(SessionError, match="cannot be kept"):
+        SessionStore(tmp_path / "sessions").create(tmp_path)
