@@ -148,9 +148,10 @@ async def _runs(engine: Engine, vocab: int, batch: int, context_tokens: int, n_t
         before = engine.stats()
         spans = await _together(engine, prompts, n_tokens)
         after = engine.stats()
+        in_steps_s = after.busy_s - before.busy_s  # stands in where all tokens of a short run arrive together
         runs.append(
             _Run(
-                tokens_per_s=sum((n_tokens - 1) / (last - first) for _, first, last in spans),
+                tokens_per_s=sum((n_tokens - 1) / ((last - first) or in_steps_s) for _, first, last in spans),
                 ms_per_step=(after.busy_s - before.busy_s) / (after.steps - before.steps) * 1e3,
                 first_token_s=statistics.median(first - begun for begun, first, _ in spans),
                 prefill_tokens_per_s=(after.prefill_tokens - before.prefill_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -176,12 +177,15 @@ def stuck_lists(n_processors: int) -> tuple[list[np.ndarray], int, int]:
 
 
 def test_a_wait_that_expires_names_processor_task_counter_seen_and_wanted(models: dict[str, ModelWeights]) -> None:
-    backend = make_backend(models["qwen2"], wait_limit_ms=30)
+    backend = make_backend(models["qwen2"], wait_limit_ms=500)
     row = _native.StepRow(token=1, position=0, full_pages=np.arange(4, dtype=np.int32))
-    expected = "barrier time-out after 30 ms: processor 0, task 17 (ADD_RMSNORM, layer 2), counter 5: seen 1, wanted 2"
     with pytest.raises(RuntimeError) as failure:
         backend.run_lists([row], stuck_lists(2))
-    assert str(failure.value) == expected
+    named = (
+        r"barrier time-out after 500 ms: processor 0, task 17 \(ADD_RMSNORM, layer 2\), counter 5: seen (\d), wanted 2"
+    )
+    found = re.fullmatch(named, str(failure.value))
+    assert found and int(found[1]) < 2  # the other processor may not have come to its task yet
     with pytest.raises(RuntimeError, match="has failed and must be rebuilt: barrier time-out"):
         backend.forward([row])
 
