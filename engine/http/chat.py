@@ -25,8 +25,8 @@ from ..types import (
 )
 from .chat_request import ChatCall, read_chat
 from .choices import Choice, merged
-from .errors import ApiError, openai_body
-from .handler import first_of, of_stream, read_body
+from .errors import ApiError
+from .handler import first_of, openai_failed, read_body
 from .sse import EventStream, event, unless_gone
 from .state import Served, priority_of, served
 
@@ -39,7 +39,7 @@ async def chat_completions(request: Request) -> Response:
     if not call.stream:
         return JSONResponse(await unless_gone(request.receive, _whole(replies, call, state)))
     first = await first_of(request, replies)
-    return EventStream(_chunks(first, replies, call, state), replies, state)
+    return EventStream(_chunks(first, replies, call, state), replies, state, openai_failed)
 
 
 def _head(state: Served, kind: str) -> dict[str, Any]:
@@ -152,20 +152,17 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     head = _head(state, "chat.completion.chunk")
     ends: list[ChatFinished] = []
-    try:
-        for index in range(call.n):
-            yield _chunk(head, index, {"role": "assistant", "content": ""}, call)
-        async for index, delta in _with(first, rest):
-            if isinstance(delta, ChatFinished):
-                raise_failure(delta)
-                ends.append(delta)
-            for chunk in _of_delta(delta, head, index, call):
-                yield chunk
-        if call.include_usage:
-            yield event({**head, "choices": [], "usage": usage_of(ends)})
-        yield b"data: [DONE]\n\n"
-    except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
-        yield event(openai_body(of_stream(error)))
+    for index in range(call.n):
+        yield _chunk(head, index, {"role": "assistant", "content": ""}, call)
+    async for index, delta in _with(first, rest):
+        if isinstance(delta, ChatFinished):
+            raise_failure(delta)
+            ends.append(delta)
+        for chunk in _of_delta(delta, head, index, call):
+            yield chunk
+    if call.include_usage:
+        yield event({**head, "choices": [], "usage": usage_of(ends)})
+    yield b"data: [DONE]\n\n"
 
 
 async def _with(first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncGenerator[Choice, None]:

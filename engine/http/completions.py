@@ -17,8 +17,8 @@ from .body import Body, token_ids
 from .chat import raise_failure, usage_of
 from .chat_request import accept_bookkeeping, read_stream
 from .choices import Choice, merged
-from .errors import invalid, openai_body
-from .handler import first_of, of_stream, read_body
+from .errors import invalid
+from .handler import first_of, openai_failed, read_body
 from .sampling import MAX_LOGPROBS, read_sampling, reseeded
 from .sse import EventStream, event, unless_gone
 from .state import Served, priority_of, served
@@ -51,7 +51,7 @@ async def completions(request: HttpRequest) -> Response:
     if not call.stream:
         return JSONResponse(await unless_gone(request.receive, _whole(replies, call, state)))
     first = await first_of(request, replies)
-    return EventStream(_chunks(first, replies, call, state), replies, state)
+    return EventStream(_chunks(first, replies, call, state), replies, state, openai_failed)
 
 
 def _read(body: Body, state: Served, priority: int) -> _Call:
@@ -192,23 +192,20 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     head = _head(state)
     found = [_Choice() for _ in call.requests]
-    try:
-        for i, echo in enumerate(call.echoes):
-            if echo:
-                yield _chunk(head, i, echo, call)
-        item: Choice | None = first
-        while item is not None:
-            index, delta = item
-            found[index].add(delta)
-            for chunk in _of_delta(head, index, delta, found[index], call):
-                yield chunk
-            item = await anext(rest, None)
-        if call.include_usage:
-            usage = _usage([choice.end for choice in found if choice.end], call.n)
-            yield event({**head, "choices": [], "usage": usage})
-        yield b"data: [DONE]\n\n"
-    except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
-        yield event(openai_body(of_stream(error)))
+    for i, echo in enumerate(call.echoes):
+        if echo:
+            yield _chunk(head, i, echo, call)
+    item: Choice | None = first
+    while item is not None:
+        index, delta = item
+        found[index].add(delta)
+        for chunk in _of_delta(head, index, delta, found[index], call):
+            yield chunk
+        item = await anext(rest, None)
+    if call.include_usage:
+        usage = _usage([choice.end for choice in found if choice.end], call.n)
+        yield event({**head, "choices": [], "usage": usage})
+    yield b"data: [DONE]\n\n"
 
 
 def _of_delta(head: dict[str, Any], index: int, delta: ChatDelta, choice: _Choice, call: _Call) -> Iterator[bytes]:

@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, Response
 
 from ..errors import EngineError
 from .body import Body, load_object
-from .errors import ApiError, of_engine
+from .errors import ApiError, of_engine, openai_body
 from .gate import error_body
-from .sse import ClientGone, unless_gone
+from .sse import ClientGone, event, unless_gone
 from .state import served
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +75,11 @@ def of_stream(error: Exception) -> ApiError:
         return of_engine(error)
     _LOG.error("a stream failed", exc_info=error)
     return ApiError(500, f"the server failed: {type(error).__name__}", code="internal_error")
+
+
+def openai_failed(error: Exception) -> bytes:
+    """The last event of such a stream in OpenAI's form."""
+    return event(openai_body(of_stream(error)))
 
 
 async def first_of(request: Request, items: AsyncGenerator[_T, None]) -> _T:

@@ -40,7 +40,7 @@ async def messages(request: Request) -> Response:
     if not stream:
         return JSONResponse(await unless_gone(request.receive, _whole(deltas, reply)))
     first = await first_of(request, deltas)
-    return EventStream(_events(first, deltas, reply), deltas, state)
+    return EventStream(_events(first, deltas, reply), deltas, state, _failed)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -163,16 +163,17 @@ async def _whole(deltas: AsyncGenerator[ChatDelta, None], reply: _Reply) -> dict
     return reply.message
 
 
+def _failed(error: Exception) -> bytes:
+    return event(anthropic_body(of_stream(error)), "error")
+
+
 async def _events(
     first: ChatDelta, rest: AsyncGenerator[ChatDelta, None], reply: _Reply
 ) -> AsyncGenerator[bytes, None]:
-    try:
-        item: ChatDelta | None = first
-        while item is not None:
-            for value in reply.add(item):
-                yield event(value, value["type"])
-            if isinstance(item, PrefillProgress):
-                yield event({"type": "ping"}, "ping")
-            item = await anext(rest, None)
-    except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
-        yield event(anthropic_body(of_stream(error)), "error")
+    item: ChatDelta | None = first
+    while item is not None:
+        for value in reply.add(item):
+            yield event(value, value["type"])
+        if isinstance(item, PrefillProgress):
+            yield event({"type": "ping"}, "ping")
+        item = await anext(rest, None)

@@ -30,7 +30,7 @@ async def responses(request: Request) -> Response:
     if not call.stream:
         return JSONResponse(await unless_gone(request.receive, _whole(deltas, reply)))
     first = await first_of(request, deltas)
-    return EventStream(_events(first, deltas, reply), deltas, state)
+    return EventStream(_events(first, deltas, reply), deltas, state, reply.failed)
 
 
 async def stored(request: Request) -> Response:
@@ -62,6 +62,17 @@ class _Reply:
             "store": call.store,
             **call.echo,
         }
+        self._n_events = 0
+
+    def event(self, value: dict[str, Any]) -> bytes:
+        """The stream's next event."""
+        self._n_events += 1
+        return event({**value, "sequence_number": self._n_events - 1}, value["type"])
+
+    def failed(self, error: Exception) -> bytes:
+        """The stream's last event when it ends with an error."""
+        shown = {**self.shown("failed"), "error": openai_body(of_stream(error))["error"]}
+        return self.event({"type": "response.failed", "response": shown})
 
     def shown(self, status: str) -> dict[str, Any]:
         """The response object."""
@@ -110,25 +121,14 @@ async def _whole(deltas: AsyncGenerator[ChatDelta, None], reply: _Reply) -> dict
 async def _events(
     first: ChatDelta, rest: AsyncGenerator[ChatDelta, None], reply: _Reply
 ) -> AsyncGenerator[bytes, None]:
-    number = 0
-
-    def numbered(value: dict[str, Any]) -> bytes:
-        nonlocal number
-        number += 1
-        return event({**value, "sequence_number": number - 1}, value["type"])
-
-    try:
-        for kind in ("response.created", "response.in_progress"):
-            yield numbered({"type": kind, "response": reply.shown("in_progress")})
-        item: ChatDelta | None = first
-        while item is not None:
-            if isinstance(item, PrefillProgress):
-                yield b": prefill %d/%d %d\n\n" % (item.done_tokens, item.total_tokens, item.cached_tokens)
-            for value in reply.add(item):
-                yield numbered(value)
-            item = await anext(rest, None)
-        response = reply.finish()
-        yield numbered({"type": f"response.{response['status']}", "response": response})
-    except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
-        failed = openai_body(of_stream(error))["error"]
-        yield numbered({"type": "response.failed", "response": {**reply.shown("failed"), "error": failed}})
+    for kind in ("response.created", "response.in_progress"):
+        yield reply.event({"type": kind, "response": reply.shown("in_progress")})
+    item: ChatDelta | None = first
+    while item is not None:
+        if isinstance(item, PrefillProgress):
+            yield b": prefill %d/%d %d\n\n" % (item.done_tokens, item.total_tokens, item.cached_tokens)
+        for value in reply.add(item):
+            yield reply.event(value)
+        item = await anext(rest, None)
+    response = reply.finish()
+    yield reply.event({"type": f"response.{response['status']}", "response": response})

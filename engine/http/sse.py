@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -33,8 +33,15 @@ class ClientGone(Exception):
 class EventStream(Response):
     """Sends `chunks` as they come. Closes them, which cancels the request, when the client leaves or does not read."""
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], source: AsyncGenerator[Any, None], state: Served) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        source: AsyncGenerator[Any, None],
+        state: Served,
+        failed: Callable[[Exception], bytes],
+    ) -> None:
         super().__init__()
+        self._failed = failed  # the last event when the chunks end with an error
         self._chunks = chunks
         self._source = source  # what the chunks are made from: closed even when no chunk was ever asked for
         self._state = state
@@ -66,14 +73,20 @@ class EventStream(Response):
             self._cut(scope)
 
     async def _fill(self) -> None:
-        async with aclosing(self._chunks) as chunks:
-            async for chunk in chunks:
-                self._pending.append(chunk)
-                self._n_unsent += len(chunk)
-                self._more.set()
-                if self._n_unsent > self._state.options.limits.unread_bytes:
-                    return
+        try:
+            async with aclosing(self._chunks) as chunks:
+                async for chunk in chunks:
+                    self._add(chunk)
+                    if self._n_unsent > self._state.options.limits.unread_bytes:
+                        return
+        except Exception as error:  # noqa: BLE001 - the headers are out: the client learns of it from an event
+            self._add(self._failed(error))
         self._complete = True
+        self._more.set()
+
+    def _add(self, chunk: bytes) -> None:
+        self._pending.append(chunk)
+        self._n_unsent += len(chunk)
         self._more.set()
 
     async def _send(self, send: Send) -> None:
