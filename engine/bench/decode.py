@@ -26,7 +26,7 @@ from ..costs import step_bytes
 from ..engine import Engine
 from ..errors import BackendError
 from ..model_files import open_model
-from ..parts import EngineOptions, model_name
+from ..parts import EngineOptions, EngineParts, model_name
 from ..registry import DEFAULT_MODEL, resolve
 from ..types import Request, StreamFinished, TokensDecoded
 from .llamacpp import PeerSpeed, measure_llamacpp
@@ -93,11 +93,23 @@ def measure_decode(
             _trace(engine, backends[-1], prompts, trace)
     finally:
         engine.close()
+    gb_per_step = step_bytes(files, parts.kv.geometry, batch, context_tokens + n_tokens // 2) / 1e9
+    other = measure_llamacpp(path, parts.n_threads, context_tokens, n_tokens) if peer else None
+    return _report(parts, runs, batch, context_tokens, n_tokens, gb_per_step, other)
+
+
+def _report(
+    parts: EngineParts,
+    runs: list[_Run],
+    batch: int,
+    context_tokens: int,
+    n_tokens: int,
+    gb_per_step: float,
+    other: PeerSpeed | None,
+) -> DecodeReport:
     memory_gb_per_s = memory_read_speed()
     tokens_per_s = statistics.median(run.tokens_per_s for run in runs)
     ms_per_step = statistics.median(run.ms_per_step for run in runs)
-    gb_per_step = step_bytes(files, parts.kv.geometry, batch, context_tokens + n_tokens // 2) / 1e9
-    other = measure_llamacpp(path, parts.n_threads, context_tokens, n_tokens) if peer else None
     return DecodeReport(
         model=parts.name,
         machine=f"{platform.machine()}, {cpu_model()}",
@@ -105,7 +117,7 @@ def measure_decode(
         batch=batch,
         context_tokens=context_tokens,
         n_tokens=n_tokens,
-        repeats=repeats,
+        repeats=len(runs),
         tokens_per_s=tokens_per_s,
         ms_per_step=ms_per_step,
         gb_per_step=gb_per_step,
