@@ -6,6 +6,7 @@
 
 #include "mk_combine.cuh"
 #include "mk_consumer.cuh"
+#include "mk_launch.cuh"
 #include "mk_producer.cuh"
 #include "mk_setup.cuh"
 #include "mk_storer.cuh"
@@ -54,13 +55,9 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
 
 template <int NB>
 cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(decode_step<NB>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(sizeof(Smem<NB>)));
-  if (ready != cudaSuccess) return ready;
-  void* args[] = {const_cast<Params*>(&p)};
-  return cudaLaunchCooperativeKernel(decode_step<NB>, dim3(n_sms), dim3(kThreads), args,
-                                     sizeof(Smem<NB>), stream);
+  constexpr int kSmem = static_cast<int>(sizeof(Smem<NB>));
+  static const cudaError_t ready = make_ready(decode_step<NB>, kSmem);
+  return ready == cudaSuccess ? launch_step(decode_step<NB>, p, n_sms, kSmem, stream) : ready;
 }
 
 }  // namespace

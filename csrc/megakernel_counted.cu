@@ -5,6 +5,7 @@
 
 #include "mk_counted_consumer.cuh"
 #include "mk_counted_stream.cuh"
+#include "mk_launch.cuh"
 #include "mk_setup.cuh"
 
 namespace pointcode::mk {
@@ -29,10 +30,10 @@ __global__ void __launch_bounds__(kThreads, 1) counted_step(const __grid_constan
             n = p.offsets[blockIdx.x + 1] - begin;
   uint32_t* other =
       p.counters + static_cast<size_t>((p.step & 1) ^ 1) * p.n_counters * kCounterWords;
+  set_up<NB>(p);
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < p.n_counters; i += kThreads)
       other[static_cast<size_t>(i) * kCounterWords] = 0;
-  set_up<NB>(p);
   if (warp >= kFirstConsumer) {
     set_fewer_registers<kConsumerRegisters>();
     CountedConsumer<NB>(p).loop(n);
@@ -47,13 +48,9 @@ __global__ void __launch_bounds__(kThreads, 1) counted_step(const __grid_constan
 
 template <int NB>
 cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(counted_step<NB>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(sizeof(Smem<NB>)));
-  if (ready != cudaSuccess) return ready;
-  void* args[] = {const_cast<Params*>(&p)};
-  return cudaLaunchCooperativeKernel(counted_step<NB>, dim3(n_sms), dim3(kThreads), args,
-                                     sizeof(Smem<NB>), stream);
+  constexpr int kSmem = static_cast<int>(sizeof(Smem<NB>));
+  static const cudaError_t ready = make_ready(counted_step<NB>, kSmem);
+  return ready == cudaSuccess ? launch_step(counted_step<NB>, p, n_sms, kSmem, stream) : ready;
 }
 
 }  // namespace

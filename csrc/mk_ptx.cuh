@@ -103,6 +103,14 @@ __device__ __forceinline__ uint64_t global_ns() {
 }
 
 // ---- control
+// The next kernel on the stream may start on SMs that become free (it must say that it takes this).
+__device__ __forceinline__ void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Until the kernels before on the stream have ended and all that they wrote is visible.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 // Ends this thread, whatever the others do.
 __device__ __forceinline__ void exit_thread() {
   asm volatile("exit;");

@@ -40,6 +40,8 @@ template <int NB>
 __device__ __forceinline__ void set_up(const Params& p) {
   Smem<NB>& s = smem<NB>();
   if (threadIdx.x == 0) init_barriers(s);
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
   rope_table(s, p);
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < p.n_queues; i += kThreads)

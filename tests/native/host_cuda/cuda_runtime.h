@@ -28,11 +28,15 @@ struct alignas(16) uint4 {
 };
 
 // ---- runtime
-enum cudaError_t : int { cudaSuccess = 0, cudaErrorUnknown = 999 };
+enum cudaError_t : int {
+  cudaSuccess = 0,
+  cudaErrorCooperativeLaunchTooLarge = 720,
+  cudaErrorUnknown = 999
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = void*;
 struct dim3 : host_cuda::Dim {
-  dim3(uint32_t x) : Dim{x, 1, 1} {}  // NOLINT: as in CUDA
+  dim3(uint32_t x = 1) : Dim{x, 1, 1} {}  // NOLINT: as in CUDA
 };
 template <typename F>
 cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
@@ -47,6 +51,34 @@ struct KernelCall {
     call->kernel(*call->argument);
   }
 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  union {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+template <typename P>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P),
+                               const P& argument) {
+  const KernelCall<P> call{kernel, &argument};
+  return host_cuda::run_grid(&KernelCall<P>::enter, &call, config->gridDim, config->blockDim,
+                             config->dynamicSmemBytes) == 0
+             ? cudaSuccess
+             : cudaErrorUnknown;
+}
 template <typename P>
 cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P), dim3 grid, dim3 block, void** args,
                                         size_t shared_bytes, cudaStream_t) {

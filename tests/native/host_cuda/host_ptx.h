@@ -46,7 +46,9 @@ inline uint64_t global_ns() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// ---- control
+// ---- control (launches run one after the other)
+inline void let_next_kernel_start() {}
+inline void wait_for_earlier_kernels() {}
 [[noreturn]] inline void exit_thread() { host_cuda::end_thread(); }
 inline void spin_pause() { host_cuda::pause_in_spin(); }
 inline const uint8_t* opaque(const uint8_t* p) { return p; }
