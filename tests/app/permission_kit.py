@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from pointcode_local.permission import (
     Decision,
     Mode,
@@ -32,6 +34,7 @@ WORDY = [
     "tree *",
     "make *",
 ]
+GLUE = st.sampled_from([" && ", " ; ", " | ", " || ", "\n", " & ", "\r\n", "&&", ";", "|"])  # joins two commands
 
 
 def made(top: Path) -> Workspace:

@@ -12,32 +12,20 @@ from pointcode_local.conversation import Conversation
 from pointcode_local.engine.errors import BackendError, CapacityError, ContextOverflow, RequestError
 from pointcode_local.engine.types import AnswerText, ToolCall, ToolCallArguments, ToolCallBegun, ToolCallReady
 from pointcode_local.events import (
-    AgentEvent,
-    Answer,
     AssistantMessage,
     ContextAdded,
     ErrorRaised,
-    ModeChanged,
-    PermissionAnswered,
-    PermissionAsked,
-    Prompt,
-    PromptQueued,
-    QuestionAnswered,
-    QuestionAsked,
     SetMode,
-    Steered,
     TextDelta,
     ToolFinished,
-    ToolProgress,
     ToolStarted,
     TurnFinished,
     TurnStarted,
     UsageChanged,
 )
-from pointcode_local.tools.base import ToolContext, ToolResult
 from pointcode_local.turn import AgentLimits
 from tests.app.agents import Bench, assert_valid_history, end_of, of_type
-from tests.fakes import FakePolicy, FakeTool, ScriptedModel, call, calls, cut_call, say
+from tests.fakes import FakeTool, ScriptedModel, call, calls, cut_call, say
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
@@ -225,66 +213,6 @@ def test_the_number_of_model_calls_is_limited(tmp_path: Path):
     assert (end.outcome, end.turns, len(model.requests)) == ("limit", 3, 3)
 
 
-def test_what_would_ask_is_denied_when_nobody_is_there(tmp_path: Path):
-    model = ScriptedModel(call("write"), say("could not"))
-    bench = Bench(tmp_path, model, [FakeTool("write", access="write")], policy=FakePolicy(write="ask"))
-    events = bench.play()
-    assert [type(e) for e in events if isinstance(e, PermissionAsked | PermissionAnswered)] == [
-        PermissionAsked,
-        PermissionAnswered,
-    ]
-    (result,) = of_type(events, ToolFinished)
-    assert result.denied and result.is_error
-    assert of_type(events, ToolStarted) == []
-    assert end_of(events).outcome == "denied"
-
-
-@pytest.mark.parametrize(("answer", "runs"), [("once", True), ("always", True), ("deny", False), ("nonsense", False)])
-def test_the_person_decides(tmp_path: Path, answer: str, runs: bool):
-    policy = FakePolicy(write="ask")
-    model = ScriptedModel(call("write"), call("write"), say("ok"))
-    bench = Bench(tmp_path, model, [FakeTool("write", access="write")], policy=policy, interactive=True)
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, PermissionAsked):
-            bench.agent.send(Answer(event.call_id, answer))
-
-    events = bench.play(on_event=on_event)
-    assert bool(of_type(events, ToolStarted)) == runs
-    assert len(of_type(events, PermissionAsked)) == (1 if answer == "always" else 2)
-    assert policy.remembered == (["write(*)"] if answer == "always" else [])
-
-
-def test_a_withheld_tool_is_denied_with_the_reason(tmp_path: Path):
-    bench = Bench(tmp_path, ScriptedModel(call("shell"), say("ok")), withheld={"shell": "not allowed here"})
-    (result,) = of_type(bench.play(), ToolFinished)
-    assert result.denied == "not allowed here"
-
-
-def test_a_tool_asks_the_person(tmp_path: Path):
-    tool = FakeTool("ask", access="none")
-
-    async def ask(context: ToolContext) -> ToolResult:
-        assert context.ask is not None
-        return ToolResult(await context.ask("Which?", ("a", "b")))
-
-    async def run(context: ToolContext, arguments: Any) -> ToolResult:
-        return await ask(context)
-
-    asking = type("Asking", (), {"run": staticmethod(run), **{k: getattr(tool, k) for k in ("name", "description")}})()
-    asking.parameters, asking.access = {"type": "object", "properties": {}}, "none"
-    asking.title, asking.paths = tool.title, tool.paths
-    bench = Bench(tmp_path, ScriptedModel(call("ask"), say("ok")), [asking], interactive=True)
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, QuestionAsked):
-            bench.agent.send(Answer(event.call_id, "b"))
-
-    events = bench.play(on_event=on_event)
-    assert [e.answer for e in of_type(events, QuestionAnswered)] == ["b"]
-    assert bench.last_messages[-1].content == "b"
-
-
 def test_a_tool_with_a_bug_gives_an_error_result(tmp_path: Path):
     def work() -> str:
         raise KeyError("x")
@@ -292,153 +220,6 @@ def test_a_tool_with_a_bug_gives_an_error_result(tmp_path: Path):
     bench = Bench(tmp_path, ScriptedModel(call("read"), say("ok")), [FakeTool("read", work)])
     (result,) = of_type(bench.play(), ToolFinished)
     assert result.is_error and "KeyError" in result.text
-
-
-def test_cancel_keeps_what_was_written_and_leaves_the_history_valid(tmp_path: Path):
-    model = ScriptedModel(
-        [AnswerText("half "), AnswerText("of it"), asyncio.Event().wait, AnswerText("never")], say("ok")
-    )
-    bench = Bench(tmp_path, model)
-    seen: list[str] = []
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, TextDelta):
-            seen.append(event.text)
-        if len(seen) == 2:
-            bench.agent.cancel()
-            bench.agent.cancel()
-
-    events = bench.play(on_event=on_event)
-    assert end_of(events) == TurnFinished("cancelled", "half of it", 1)
-    assert of_type(events, AssistantMessage) == [AssistantMessage("half of it", "", ())]
-    assert end_of(bench.play("And now?")).outcome == "done"
-    assert [m.role for m in bench.last_messages] == ["system", "user", "assistant", "user"]
-
-
-def test_cancel_stops_tools_and_keeps_their_output(tmp_path: Path):
-    stopped: list[str] = []
-
-    async def run(context: ToolContext, arguments: Any) -> ToolResult:
-        context.on_output("partial\n")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            stopped.append("stopped")
-            raise
-        return ToolResult("never")
-
-    tool = FakeTool("shell", access="execute")
-    slow = type("Slow", (), {"run": staticmethod(run), "title": tool.title, "paths": tool.paths})()
-    slow.name, slow.description, slow.parameters, slow.access = (
-        "shell",
-        "",
-        {"type": "object", "properties": {}},
-        "execute",
-    )
-    model = ScriptedModel(calls(("shell", ""), ("shell", "")), say("ok"))
-    bench = Bench(tmp_path, model, [slow])
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, ToolProgress):
-            bench.agent.cancel()
-
-    events = bench.play(on_event=on_event)
-    assert stopped == ["stopped"]
-    results = of_type(events, ToolFinished)
-    assert len(results) == 2 and all("interrupted" in r.text for r in results)
-    assert any("partial" in r.text for r in results)
-    bench.play("next")
-    assert_valid_history(bench.last_messages)
-
-
-def test_closing_the_stream_cancels_the_turn_and_the_log_is_balanced(tmp_path: Path):
-    model = ScriptedModel([AnswerText("half"), asyncio.Event().wait])
-    bench = Bench(tmp_path, model)
-
-    async def play() -> None:
-        stream = bench.agent.run("Go.")
-        async for event in stream:
-            if isinstance(event, TextDelta):
-                break
-        await stream.aclose()
-
-    asyncio.run(play())
-    events = bench.store.read(bench.log.id)
-    assert end_of(events).outcome == "cancelled"
-
-
-def test_a_cancelled_question_is_answered_with_no(tmp_path: Path):
-    model = ScriptedModel(call("write"), say("ok"))
-    policy = FakePolicy(write="ask")
-    bench = Bench(tmp_path, model, [FakeTool("write", access="write")], policy=policy, interactive=True)
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, PermissionAsked):
-            bench.agent.cancel()
-
-    events = bench.play(on_event=on_event)
-    assert [e.answer for e in of_type(events, PermissionAnswered)] == ["deny"]
-    assert end_of(events).outcome == "cancelled"
-
-
-def test_a_queued_prompt_is_played_after_the_turn(tmp_path: Path):
-    bench = Bench(tmp_path, ScriptedModel(say("one"), say("two")))
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, TextDelta) and event.text == "one":
-            bench.agent.send(Prompt("Second."))
-
-    events = bench.play("First.", on_event)
-    assert [e.prompt for e in of_type(events, TurnStarted)] == ["First.", "Second."]
-    assert of_type(events, PromptQueued) == [PromptQueued("Second.")]
-    assert [e.text for e in of_type(events, TurnFinished)] == ["one", "two"]
-
-
-def test_a_steering_prompt_goes_before_the_next_model_call(tmp_path: Path):
-    model = ScriptedModel(call("read"), say("ok"))
-    bench = Bench(tmp_path, model, [FakeTool("read")])
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, ToolStarted):
-            bench.agent.send(Prompt("Rather look at b.", steer=True))
-
-    events = bench.play("First.", on_event)
-    assert of_type(events, Steered) == [Steered("Rather look at b.")]
-    assert [m.role for m in bench.last_messages] == ["system", "user", "assistant", "tool", "user"]
-
-
-def test_a_steering_prompt_that_comes_with_the_answer_is_still_heard(tmp_path: Path):
-    bench = Bench(tmp_path, ScriptedModel(say("one"), say("two")))
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, TextDelta) and event.text == "one":
-            bench.agent.send(Prompt("Wait.", steer=True))
-
-    events = bench.play("First.", on_event)
-    assert end_of(events) == TurnFinished("done", "two", 2)
-
-
-def test_queued_prompts_are_not_played_after_a_cancel(tmp_path: Path):
-    bench = Bench(tmp_path, ScriptedModel([AnswerText("x"), asyncio.Event().wait]))
-
-    def on_event(event: AgentEvent) -> None:
-        if isinstance(event, TextDelta):
-            bench.agent.send(Prompt("Later."))
-            bench.agent.cancel()
-
-    assert len(of_type(bench.play(on_event=on_event), TurnFinished)) == 1
-    assert bench.agent.take_queue() == ["Later."]
-
-
-def test_a_new_mode_holds_from_the_next_call_and_the_model_is_told(tmp_path: Path):
-    bench = Bench(tmp_path, ScriptedModel(say("one"), say("two")))
-    bench.play()
-    bench.agent.send(SetMode("plan"))
-    events = bench.play("Next.")
-    assert bench.policy.mode == "plan"
-    assert "plan" in bench.last_messages[-1].content
-    assert of_type(bench.store.read(bench.log.id), ModeChanged) == [ModeChanged("plan")]
-    assert end_of(events).outcome == "done"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
-"""The server with SmolLM2-135M: forced calls, a cached prefix, many clients."""
+"""The server with SmolLM2-135M: forced calls, a cached prefix, many clients.
+
+POINTCODE_REAL_CALLS says how many forced calls are made (default 40; 200 for a thorough run), and with it how many
+requests each client sends (a quarter).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -25,6 +30,8 @@ pytestmark = pytest.mark.real_model
 MODEL = "smollm2-135m"
 CHAT = "/v1/chat/completions"
 WORD = {"type": "string", "maxLength": 24}
+N_CALLS = int(os.environ.get("POINTCODE_REAL_CALLS", "40"))
+N_CLIENTS, N_REQUESTS = 16, N_CALLS // 4
 
 
 def tool(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +77,7 @@ async def asked(model: LocalChatModel) -> AsyncGenerator[httpx.AsyncClient]:
 
 
 @pytest.mark.timeout(900)
-def test_two_hundred_forced_calls_fit_their_schemas(model: LocalChatModel) -> None:
+def test_forced_calls_fit_their_schemas(model: LocalChatModel) -> None:
     async def one(client: httpx.AsyncClient, seed: int) -> None:
         name = TOOLS[seed % 4]["function"]["name"]
         choice: Any = "required" if seed % 2 else {"type": "function", "function": {"name": name}}
@@ -97,7 +104,7 @@ def test_two_hundred_forced_calls_fit_their_schemas(model: LocalChatModel) -> No
 
     async def main() -> None:
         async with asked(model) as client:
-            for begin in range(0, 200, 8):
+            for begin in range(0, N_CALLS, 8):
                 await asyncio.gather(*(one(client, seed) for seed in range(begin, begin + 8)))
 
     asyncio.run(main())
@@ -149,13 +156,13 @@ def mixed_requests() -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.timeout(900)
-def test_sixteen_clients_with_fifty_requests_each_get_what_each_gets_alone(model: LocalChatModel) -> None:
+def test_sixteen_clients_with_many_requests_get_what_each_gets_alone(model: LocalChatModel) -> None:
     async def main() -> None:
         wanted = mixed_requests()
         async with asked(model) as client:
             alone = [essence(path, (await client.post(path, json=body)).json()) for path, body in wanted]
-            runs = (client_runs(client, random.Random(seed), wanted, alone, 50) for seed in range(16))
-            assert sum(await asyncio.gather(*runs)) > 450
+            runs = (client_runs(client, random.Random(seed), wanted, alone, N_REQUESTS) for seed in range(N_CLIENTS))
+            assert sum(await asyncio.gather(*runs)) > N_CLIENTS * N_REQUESTS // 2
         assert model.engine.stats().n_restarts == 0
         assert all(pool.used == 0 for pool in model.engine.stats().pages)
 

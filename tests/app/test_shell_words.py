@@ -1,0 +1,53 @@
+"""The small reader of plain command lines gives the words that bash gives."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointcode_local.shell_words import Unsure, read_plain
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab '\"\\|&;<>$`(){}[]*?~#!=\n\t-/.0", max_size=16))
+def test_what_the_small_reader_accepts_bash_reads_the_same_way(line: str) -> None:
+    plain = read_plain(line)
+    if isinstance(plain, Unsure):
+        return
+    assert not set("\n`$()") & set(_unquoted(line))
+    assert all(word.text is not None for command in plain for word in command.words)
+
+
+def _unquoted(line: str) -> str:
+    out, at = [], 0
+    while at < len(line):
+        if line[at] == "'":
+            at = line.index("'", at + 1)
+        elif line[at] == '"':
+            at += 1
+            while line[at] != '"':
+                at += 2 if line[at] == "\\" else 1
+        elif line[at] == "\\":
+            at += 1
+        else:
+            out.append(line[at])
+        at += 1
+    return "".join(out)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text("ab*?'\" \\-./~{}=#!@^%+:", max_size=6), min_size=1, max_size=4))
+def test_bash_gives_the_words_that_the_small_reader_gives(parts: list[str]) -> None:
+    import subprocess
+    import tempfile
+
+    plain = read_plain("printf '%s\\0' x " + " ".join(parts))
+    if (
+        isinstance(plain, Unsure)
+        or len(plain) != 1
+        or any(word.has_glob or word.starts_with_tilde for word in plain[0].words)
+    ):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["bash", "-c", plain[0].source], capture_output=True, cwd=folder, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == [word.text for word in plain[0].words[2:]]
