@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from .assembly import assemble
@@ -84,10 +85,14 @@ class LocalChatModel:
         """The ids that the model would be asked with."""
         return self._ids.prompt(messages, tools)
 
-    @property
+    @cached_property
     def takes_prefix(self) -> bool:
-        """Whether `reply_prefix` and `reply_pattern` hold."""
-        return True
+        """Whether `reply_prefix` and `reply_pattern` hold: not in a reply that begins with a thought."""
+        try:
+            prompt_ids = self.files.template.render([Message("user", "?")])
+        except RequestError:
+            return False
+        return not opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
 
     async def _prompt_of(self, request: ChatRequest) -> list[int]:
         """A long conversation is tokenised on another thread: the event loop has other streams to deliver."""

@@ -62,7 +62,7 @@ async def attach(places: Places, settings: Settings, environment: Mapping[str, s
         return None
     from pointcode_local.endpoint import EndpointModel
 
-    model = EndpointModel("http://pointcode", uds=path)
+    model = EndpointModel("http://pointcode", uds=path, stall_timeout_s=settings.stall_timeout_s)
     await model.open()
     if model.is_known:
         _LOG.info("attached to the server at %s", path)

@@ -92,6 +92,7 @@ class ChunkReader:
         self._index_of: dict[Any, int] = {}
         self._n_ready = 0
         self._reason: FinishReason | None = None
+        self.is_done = False  # the server said so
         self.usage = Usage()
 
     def take(self, chunk: dict[str, Any]) -> Iterator[ChatDelta]:
@@ -156,8 +157,13 @@ class ChunkReader:
             yield ToolCallReady(self._n_ready, ToolCall(call["id"], call["name"], call["arguments"]))
             self._n_ready += 1
 
+    def note_prefill(self) -> None:
+        """The prompt is still being read: what came of the reply so far was given to the model, not written by it."""
+        self._first_s = 0.0
+
     def note_done(self) -> None:
         """The server said that the stream is complete; some do not say why it ended."""
+        self.is_done = True
         self._reason = self._reason or ("tool_calls" if self._calls else "stop")
 
     def end(self) -> Iterator[ChatDelta]:

@@ -75,7 +75,12 @@ async def open_model(settings: Settings, places: Places, on_progress: OnProgress
         from pointcode_local.endpoint import EndpointModel
 
         on_progress(Progress(f"asking {settings.endpoint}"))
-        model = EndpointModel(settings.endpoint, model=settings.model, api_key=settings.api_key)
+        model = EndpointModel(
+            settings.endpoint,
+            model=settings.model,
+            api_key=settings.api_key,
+            stall_timeout_s=settings.stall_timeout_s,
+        )
         await model.open()
         return model
     from pointcode_local.attach import attach

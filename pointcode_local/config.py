@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tomllib
@@ -40,6 +41,7 @@ class Settings:
     backend: str = "auto"
     endpoint: str = ""
     api_key: str = ""
+    stall_timeout_s: float = 900.0  # of an endpoint that sends nothing of the reply; 0: none
     permission_mode: str = "ask"
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -59,9 +61,9 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     ignored: tuple[str, ...] = ()  # what an untrusted project's file asked for, in words
 
-    def menu_of(self, model: str) -> str:
-        """The edit menu set for this model, or for all."""
-        return self.edit_menus.get(model, self.edit_menu)
+    def menu_of(self, *names: str) -> str:
+        """The edit menu set for the model that goes by these names, or for all."""
+        return next((self.edit_menus[name] for name in names if name in self.edit_menus), self.edit_menu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ _KEYS = (
     _Key("backend", "backend", str, BACKENDS, needs_trust=False),
     _Key("endpoint", "endpoint", str),
     _Key("api_key", "api_key", str),
+    _Key("stall_timeout_s", "stall_timeout_s", float, needs_trust=False),
     _Key("permission_mode", "permission_mode", str, MODES),
     _Key("max_turns", "max_turns", int, needs_trust=False),
     _Key("temperature", "temperature", float, needs_trust=False),
@@ -276,6 +279,8 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
         return parse_servers(cast(Mapping[str, Any], value))
     if name == "max_turns" and value < 1:
         raise ValueError(f"max_turns must be at least 1, got {value}")
+    if name == "stall_timeout_s" and not 0 <= value < math.inf:
+        raise ValueError(f"stall_timeout_s must be 0 (no limit) or more seconds, got {value}")
     if name == "repo_map_tokens" and value < 0:
         raise ValueError(f"repo_map_tokens must be 0 (no map) or more, got {value}")
     return value

@@ -1,8 +1,8 @@
 """A ChatModel over any OpenAI-compatible server: streamed chat completions with tools and reasoning.
 
 Busy servers (429, 5xx) and refused connections are tried again with growing pauses before CapacityError is raised; a
-stream that breaks in the middle raises BackendError. Closing the iterator closes the connection, which cancels the
-request on the server.
+stream that breaks in the middle, or brings nothing but keep-alives for too long, raises BackendError. Closing the
+iterator closes the connection, which cancels the request on the server.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pointcode_local.arguments import ArgumentError, parse_arguments
 from pointcode_local.chunks import ChunkReader
+from pointcode_local.endpoint_wire import n_bytes, request_body
 from pointcode_local.engine.errors import (
     BackendError,
     CapacityError,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
+DEFAULT_STALL_S = 900.0  # a long prompt on a slow machine takes minutes, and not every server tells of its progress
 BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 MAX_REPLY_BYTES = 128 << 20  # of one reply, with all the JSON around its tokens
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
@@ -65,9 +66,10 @@ class EndpointModel:
         api_key: str = "",
         context_tokens: int = 0,
         retries: Retries | None = None,
-        read_timeout_s: float = 900.0,
+        stall_timeout_s: float = DEFAULT_STALL_S,
         uds: Path | None = None,
     ) -> None:
+        """`stall_timeout_s` bounds the wait for the reply's next piece, whatever else is sent; 0: no bound."""
         import httpx
 
         self.base_url = api_base(base_url)
@@ -76,13 +78,16 @@ class EndpointModel:
         self._http = httpx.AsyncClient(
             base_url=self.base_url,
             headers=headers,
-            timeout=httpx.Timeout(read_timeout_s, connect=10.0),
+            timeout=httpx.Timeout(stall_timeout_s or None, connect=10.0),
             trust_env=not local and uds is None,
             transport=httpx.AsyncHTTPTransport(uds=str(uds)) if uds else None,
         )
         self._name = model
         self._context_tokens = context_tokens
+        self._stall_timeout_s = stall_timeout_s
         self._is_small: bool | None = None  # where the server tells
+        self.identity = model  # the model's own name, whatever alias it is asked for by
+        self.takes_prefix = False  # whether `reply_prefix` and `reply_pattern` hold: our own server says so
         self.is_known = False  # the server has told its models
         self._retries = retries or Retries()
         self._bytes_per_token = 3.6  # corrected by what the server reports
@@ -122,6 +127,8 @@ class EndpointModel:
             self._name = str(chosen.get("id", ""))
         small: Any = chosen.get("is_small")
         self._is_small = small if isinstance(small, bool) else None
+        self.identity = str(chosen.get("root") or self._name)
+        self.takes_prefix = chosen.get("takes_prefix") is True
         meta: Any = chosen.get("meta")
         told = [chosen.get(key) for key in _CONTEXT_KEYS] + ([meta.get("n_ctx")] if isinstance(meta, dict) else [])
         if not self._context_tokens:
@@ -129,26 +136,20 @@ class EndpointModel:
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """An estimate from the request's size, by the ratio that the server's last usage report gave."""
-        return math.ceil(_n_bytes(messages, tools) / self._bytes_per_token)
+        return math.ceil(n_bytes(messages, tools) / self._bytes_per_token)
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
         """Continue the conversation; raises CapacityError (busy), BackendError (broken), RequestError (refused)."""
-        body = self._body(request)
+        body = request_body(request, self.name, is_own=self.takes_prefix)
         response = await self._send(body)
         reader = ChunkReader(started_s=time.monotonic())
+        lines, now_s = _lines(response), asyncio.get_running_loop().time
+        heard_s = now_s()  # keep-alives and empty chunks do not count
         try:
-            async for line in _lines(response):
-                if progress := _PREFILL.match(line):
-                    done, total, cached = map(int, progress.groups())
-                    yield PrefillProgress(done, total, cached)
-                if not line.startswith("data:"):
-                    continue
-                data = line[5:].strip()
-                if data == "[DONE]":
-                    reader.note_done()
-                    break
-                for delta in reader.take(_load_chunk(data)):
+            while not reader.is_done and (line := await self._next(lines, heard_s)) is not None:
+                for delta in _deltas_of(line, reader):
                     yield delta
+                    heard_s = now_s()
         except _http_errors() as error:
             raise BackendError(f"the connection to {self.base_url} broke: {_reason(error)}") from error
         finally:
@@ -156,36 +157,29 @@ class EndpointModel:
         for delta in reader.end():
             yield delta
         if reader.usage.prompt_tokens > 0:
-            n_bytes = _n_bytes(request.messages, request.tools)
-            self._bytes_per_token = min(6.0, max(1.0, n_bytes / reader.usage.prompt_tokens))
+            sent = n_bytes(request.messages, request.tools)
+            self._bytes_per_token = min(6.0, max(1.0, sent / reader.usage.prompt_tokens))
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
 
-    def _body(self, request: ChatRequest) -> bytes:
-        body: dict[str, Any] = {
-            "model": self.name,
-            "messages": [_wire_message(message) for message in request.messages],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if request.tools:
-            body["tools"] = [_wire_tool(tool) for tool in request.tools]
-            if request.tool_choice in ("none", "required"):
-                body["tool_choice"] = request.tool_choice
-            elif request.tool_choice != "auto":
-                body["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
-        if request.max_tokens is not None:
-            body["max_tokens"] = request.max_tokens
-        if request.stop:
-            body["stop"] = list(request.stop)
-        if request.response_schema is not None:
-            schema = {"name": "answer", "schema": dict(request.response_schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if request.sampling is not None:
-            body.update(_wire_sampling(request))
-        return json.dumps(body).encode()
+    async def _next(self, lines: AsyncIterator[str], heard_s: float) -> str | None:
+        """The next line, None after the last; raises BackendError when the reply has stood still for too long."""
+        import httpx
+
+        limit_s = self._stall_timeout_s
+        try:
+            async with asyncio.timeout_at(heard_s + limit_s if limit_s else None):
+                return await anext(lines, None)
+        except (TimeoutError, httpx.ReadTimeout):
+            raise self._stalled() from None
+
+    def _stalled(self) -> BackendError:
+        return BackendError(
+            f"{self.base_url} has sent nothing of the reply for {self._stall_timeout_s:g} s: it hangs, or it needs "
+            "longer for this prompt. Look at the server, or set stall_timeout_s higher (0: wait without end)"
+        )
 
     async def _send(self, body: bytes) -> httpx.Response:
         """The response whose stream can be read; asks again while the server is busy or cannot be reached."""
@@ -199,6 +193,8 @@ class EndpointModel:
             wait_s = pause_s
             try:
                 response = await self._http.send(request, stream=True)
+            except httpx.ReadTimeout:
+                raise self._stalled() from None
             except httpx.TransportError as error:
                 problem = f"cannot reach {self.base_url}: {_reason(error)}"
             except httpx.HTTPError as error:
@@ -221,17 +217,31 @@ class EndpointModel:
         raise CapacityError(f"{self.base_url} was not asked")
 
 
+def _deltas_of(line: str, reader: ChunkReader) -> Iterator[ChatDelta]:
+    if progress := _PREFILL.match(line):
+        done, total, cached = map(int, progress.groups())
+        reader.note_prefill()
+        yield PrefillProgress(done, total, cached)
+    if not line.startswith("data:"):
+        return
+    data = line[5:].strip()
+    if data == "[DONE]":
+        reader.note_done()
+    else:
+        yield from reader.take(_load_chunk(data))
+
+
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
     """The lines of the body, split at line feeds only (JSON strings may hold other Unicode line breaks).
 
     Raises BackendError beyond MAX_REPLY_BYTES: such a reply never ends.
     """
     held: list[bytes] = []
-    n_bytes = 0
+    received = 0
     async for data in response.aiter_bytes():
-        n_bytes += len(data)
-        if n_bytes > MAX_REPLY_BYTES:
-            raise BackendError(f"the server's reply was stopped at {n_bytes:,} bytes: it does not end")
+        received += len(data)
+        if received > MAX_REPLY_BYTES:
+            raise BackendError(f"the server's reply was stopped at {received:,} bytes: it does not end")
         *whole, rest = data.split(b"\n")
         for line in whole:
             yield (b"".join(held) + line).decode("utf-8", "replace")
@@ -308,59 +318,3 @@ def _overflow(message: str) -> ContextOverflow:
     if len(numbers) < 2:
         return ContextOverflow(message)
     return ContextOverflow(message, prompt_tokens=numbers[-1], context_tokens=numbers[0])
-
-
-def _clean(text: str) -> str:
-    """Without lone surrogates, which no server accepts."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _wire_message(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": _clean(message.content)}
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _wire_arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.role == "tool":
-        wire["tool_call_id"] = message.tool_call_id
-    return wire
-
-
-def _wire_arguments(written: str) -> str:
-    """Arguments as valid JSON: servers parse them again. What cannot be mended is passed on as one string."""
-    try:
-        value = json.loads(written)
-        if isinstance(value, dict):
-            return _clean(written)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return json.dumps(parse_arguments(written))
-    except ArgumentError:
-        return json.dumps({"not_json": written})
-
-
-def _wire_tool(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
-
-
-def _wire_sampling(request: ChatRequest) -> dict[str, Any]:
-    sampling = request.sampling
-    assert sampling is not None
-    wire: dict[str, Any] = {"temperature": sampling.temperature}
-    if sampling.top_p < 1.0:
-        wire["top_p"] = sampling.top_p
-    if sampling.seed is not None:
-        wire["seed"] = sampling.seed
-    return wire
-
-
-def _n_bytes(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    wire = [[_wire_message(m) for m in messages], [_wire_tool(t) for t in tools]]
-    return len(json.dumps(wire, ensure_ascii=False).encode("utf-8", "replace"))

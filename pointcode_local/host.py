@@ -158,7 +158,7 @@ class AppHost:
 
     def _menu(self, model: ChatModel) -> Menu:
         """The edit menu: as set for this model or for all, else blocks for small models that can be led to them."""
-        chosen = self._setup.settings.menu_of(model.name)
+        chosen = self._setup.settings.menu_of(model.name, getattr(model, "identity", ""))
         if not getattr(model, "takes_prefix", False):
             return "tools"
         return "blocks" if chosen == "blocks" or (chosen == "auto" and self._is_small) else "tools"

@@ -48,7 +48,9 @@ class ServeReport:
 
 async def play(url: str, sessions: Sequence[Session], n_warm: int = 1) -> list[Sample]:
     """Sends every session at its time; `n_warm` short requests before are not counted."""
-    async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=None, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+    ) as client:
         for _ in range(n_warm):
             await _ask(client, Turn(({"role": "user", "content": "Hello"},), 4))
         begun_s = time.perf_counter()

@@ -52,11 +52,11 @@ def read_chat(body: Body, state: Served, priority: int) -> ChatCall:
         parallel_tool_calls=body.flag("parallel_tool_calls", True),
         stop=body.texts("stop", _MAX_STOPS),
         response_schema=schema,
+        reply_prefix=_reply_form(body, "reply_prefix", state, schema, choice, tools),
+        reply_pattern=_reply_form(body, "reply_pattern", state, schema, choice, tools),
         reasoning_budget=_reasoning_budget(body),
         priority=priority,
     )
-    if schema is not None and tools and choice != "none":
-        raise invalid("response_format", "cannot be combined with tools; send tool_choice none, or no tools")
     n = body.integer("n", 1, state.options.limits.n_choices) or 1
     stream, include_usage = read_stream(body)
     accept_bookkeeping(body)
@@ -107,6 +107,18 @@ def _reasoning_budget(body: Body) -> int | None:
     if "reasoning_effort" not in body:
         return None
     return EFFORTS[body.choice("reasoning_effort", tuple(EFFORTS), "medium")]
+
+
+def _reply_form(
+    body: Body, name: str, state: Served, schema: object | None, choice: str, tools: Sequence[ToolSpec]
+) -> str:
+    """What our own client asks small models with: how the reply begins, and a pattern for what follows."""
+    text = body.text(name)
+    if text and not state.model.takes_prefix:
+        raise invalid(name, "this model thinks before it answers")
+    if text and (schema is not None or (tools and choice != "none")):
+        raise invalid(name, "cannot be combined with response_format or tools")
+    return text
 
 
 def _response_schema(body: Body) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ def _model(state: Served, name: str) -> dict[str, Any]:
         "root": state.model.name,
         "max_model_len": state.model.context_tokens,
         "is_small": state.model.is_small,
+        "takes_prefix": state.model.takes_prefix,
     }
 
 

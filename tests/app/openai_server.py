@@ -41,6 +41,7 @@ class ScriptedServer:
     steps: list[Step]
     context: int = 32_768
     model: str = "scripted"
+    about: dict[str, Any] = field(default_factory=dict[str, Any])  # what else it tells of its model
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     gone: threading.Event = field(default_factory=threading.Event)  # a client went away while it was answered
@@ -86,8 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        n = self.server_script.context
-        self._json(200, {"object": "list", "data": [{"id": self.server_script.model, "max_model_len": n}]})
+        script = self.server_script
+        entry = {"id": script.model, "max_model_len": script.context, **script.about}
+        self._json(200, {"object": "list", "data": [entry]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
@@ -307,3 +308,83 @@ def test_numbers_that_python_cannot_hold_in_a_servers_complaint_break_nothing():
 def test_an_endpoint_that_is_no_url_is_refused():
     with pytest.raises(RequestError, match="no URL"):
         api_base("http://[::")
+
+
+@pytest.mark.parametrize("beats", [": still here", 'data: {"choices": [{"index": 0, "delta": {"content": ""}}]}'])
+def test_a_server_that_only_keeps_the_connection_alive_is_given_up(beats: str):
+    async def keep_alive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(beats.encode() + b"\n\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(keep_alive, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            model = EndpointModel(f"http://127.0.0.1:{port}", stall_timeout_s=0.2)
+            with pytest.raises(BackendError, match="stall_timeout_s"):
+                _ = [delta async for delta in model.stream(ASK)]
+            await model.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_does_not_answer_at_all_is_given_up_once():
+    hold, n_asked = threading.Event(), 0
+
+    def never(request: dict[str, Any]) -> Reply:
+        nonlocal n_asked
+        n_asked += 1
+        hold.wait(60)
+        return Reply("too late")
+
+    with pytest.raises(BackendError, match="stall_timeout_s"):
+        try:
+            ask(never, stall_timeout_s=0.2)
+        finally:
+            hold.set()
+    assert n_asked == 1
+
+
+LED = ChatRequest(
+    (Message("user", "u"),), sampling=SamplingParams(temperature=0.7), reply_prefix="a.py:\n", reply_pattern="[a-z]+"
+)
+
+
+def test_our_own_server_is_led_by_prefix_and_pattern_and_told_every_sampling_parameter():
+    async def run(server: ScriptedServer) -> EndpointModel:
+        model = EndpointModel(server.url, model="alias")
+        await model.open()
+        _ = [delta async for delta in model.stream(LED)]
+        await model.aclose()
+        return model
+
+    about = {"root": "qwen2.5-coder-0.5b", "is_small": True, "takes_prefix": True}
+    with ScriptedServer([], model="alias", about=about) as server:
+        model = asyncio.run(run(server))
+    assert (model.name, model.identity, model.takes_prefix) == ("alias", "qwen2.5-coder-0.5b", True)
+    (sent,) = server.requests
+    assert (sent["reply_prefix"], sent["reply_pattern"]) == ("a.py:\n", "[a-z]+")
+    assert (sent["temperature"], sent["top_p"], sent["repetition_penalty"]) == (0.7, 1.0, 1.0)
+    with ScriptedServer([]) as other:
+        assert not asyncio.run(run(other)).takes_prefix
+    assert not {"reply_prefix", "reply_pattern", "top_p"} & other.requests[0].keys()
+
+
+def test_the_first_token_is_the_first_that_the_model_wrote(monkeypatch: pytest.MonkeyPatch):
+    """What a reply was given to begin with comes before the prompt is read."""
+    now_s = 10.0
+    monkeypatch.setattr("pointcode_local.chunks.time.monotonic", lambda: now_s)
+    reader = ChunkReader(started_s=now_s)
+    _ = [*reader.take({"choices": [{"delta": {"content": "a.py:"}}]})]
+    now_s = 12.0
+    reader.note_prefill()
+    now_s = 13.0
+    _ = [*reader.take({"choices": [{"delta": {"content": "x"}}]})]
+    now_s = 15.0
+    _ = [*reader.take({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})]
+    assert (reader.usage.time_to_first_token_s, reader.usage.tokens_per_second) == (3.0, 2.0)

@@ -19,6 +19,7 @@ from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.tools.mcp_server import McpServer
 from tests.app.agents import end_of, of_type
+from tests.app.openai_server import ScriptedServer
 from tests.fakes import ScriptedModel, Step, call, calls, say
 
 
@@ -326,3 +327,30 @@ def test_tools_keep_their_order_when_some_are_withheld():
     tools = [Named(n) for n in ("read", "write", "shell")]
     offered, withheld = pick_tools(tools, ("shell", "read"))
     assert list(offered) == ["read", "shell"] and list(withheld) == ["write"]
+
+
+@pytest.mark.parametrize(
+    ("about", "settings", "menu"),
+    [
+        ({"is_small": True, "takes_prefix": True}, {}, "blocks"),
+        ({"is_small": False, "takes_prefix": True}, {}, "tools"),
+        ({"is_small": True}, {}, "tools"),  # another server of the same model cannot be led
+        ({"is_small": True, "takes_prefix": True}, {"edit_menus": {"own-name": "tools"}}, "tools"),
+        ({"takes_prefix": True}, {"edit_menus": {"own-name": "blocks"}}, "blocks"),
+    ],
+)
+def test_a_model_at_our_own_server_gets_the_menu_that_it_gets_here(
+    tmp_path: Path, about: dict[str, Any], settings: dict[str, Any], menu: str
+) -> None:
+    """Whatever alias it is asked for by: the server tells which model it runs."""
+
+    async def main(server: ScriptedServer) -> Any:
+        wanted = Settings(endpoint=server.url, model="alias", **settings)
+        places = find_places({"POINTCODE_HOME": str(tmp_path / "home")})
+        host = AppHost(Setup(wanted, places, tmp_path), interactive=False)
+        agent = await host.open(ignore)
+        await host.close()
+        return agent
+
+    with ScriptedServer([], model="alias", about={"root": "own-name", **about}) as server:
+        assert asyncio.run(main(server))._menu == menu

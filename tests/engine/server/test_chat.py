@@ -214,3 +214,20 @@ def test_text_that_spells_markers_stays_text(asked: Asked, model: LocalChatModel
     _, short = asked.post(CHAT, messages=[{"role": "user", "content": "x"}], max_tokens=1)
     assert body["usage"]["prompt_tokens"] == short["usage"]["prompt_tokens"] - 1 + spelled
     assert spelled > 20
+
+
+def test_a_reply_can_be_led_by_its_beginning_and_a_pattern(asked: Asked, model: LocalChatModel) -> None:
+    wanted = {"messages": HELLO, "max_tokens": 40, "reply_prefix": "n = ", "reply_pattern": "(1|2)[ab]"}
+    _, whole = asked.post(CHAT, **wanted)
+    assert whole["choices"][0]["message"]["content"] in {"n = 1a", "n = 1b", "n = 2a", "n = 2b"}
+    assert text_of(asked.stream(CHAT, **wanted)) == whole["choices"][0]["message"]["content"]
+    entries = asked.request("GET", "/v1/models").json()["data"]
+    assert {(entry["root"], entry["takes_prefix"], entry["is_small"]) for entry in entries} == {("tiny", True, True)}
+
+
+@pytest.mark.parametrize("name", ["reply_prefix", "reply_pattern"])
+@pytest.mark.parametrize("more", [{"tools": [READ]}, {"response_format": {"type": "json_object"}}])
+def test_a_led_reply_is_neither_a_call_nor_json(asked: Asked, name: str, more: dict[str, Any]) -> None:
+    status, body = asked.post(CHAT, messages=HELLO, **{name: "x"}, **more)
+    assert (status, body["error"]["param"]) == (400, name)
+    assert asked.post(CHAT, messages=HELLO, max_tokens=1, tools=[READ], tool_choice="none", **{name: "x"})[0] == 200
