@@ -14,17 +14,18 @@ import numpy as np
 
 from . import _native
 from .constrain import GrammarFactory
-from .control import ControlLimits, Prefill
+from .control import ControlLimits
+from .control_parts import Prefill
 from .costs import H200_BYTES_PER_S, memory_bytes_per_s, step_bytes
+from .doctor import has_gpu_driver
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
 from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
-from .models.reference import TorchModel
 from .parts import EngineOptions, EngineParts
 from .plans import bare_shape, kv_geometry, model_plan
-from .prefill import HybridPrefill, NativePrefill, TorchPrefill
+from .prefill import HybridPrefill, NativePrefill
 from .schedule_check import check
 from .scheduler import Schedule, build
 from .tasks import Tasks
@@ -84,10 +85,17 @@ def _cpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n
     keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
     schedules = cpu_schedules(files.config, n_threads)
     prefill = HybridPrefill(
-        TorchPrefill(TorchModel(files.weights, cache_bytes=keep), n_threads),
+        partial(_torch_prefill, files.weights, keep, n_threads),
         NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
     )
     return kv, prefill, lambda: cpu_backend(files.weights, kv, schedules), options.limits
+
+
+def _torch_prefill(weights: ModelWeights, cache_bytes: int, n_threads: int) -> Prefill:
+    from .models.reference import TorchModel
+    from .torch_prefill import TorchPrefill
+
+    return TorchPrefill(TorchModel(weights, cache_bytes=cache_bytes), n_threads)
 
 
 def _gpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n_threads: int, backend: str) -> _Core:
@@ -103,6 +111,8 @@ def _choose_backend(config: ModelConfig, wanted: str) -> str:
         return wanted
     if wanted not in ("auto", "megakernel", "torch"):
         raise BackendError(f"the backend {wanted!r} is not known; use auto, megakernel, torch or cpu")
+    if wanted == "auto" and not has_gpu_driver():
+        return "cpu"
     from .cuda.assembly import choose_backend
 
     return choose_backend(config, wanted)
@@ -153,7 +163,7 @@ def cpu_backend(
 ) -> _native.CpuBackend:
     """The native interpreter of the schedules, index n - 1 for n rows, over the pages of `kv`."""
     shape, owners = native_shape(weights)
-    addresses = [[t.data_ptr() for t in kv.layer(i)] for i in range(weights.config.n_layers)]
+    addresses = [kv.addresses(i) for i in range(weights.config.n_layers)]
     return _native.CpuBackend(
         shape,
         [k for k, _ in addresses],

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from .models.config import WeightFormat
-from .tensor_files import BLOCK, Bytes
+from .tensor_files import BLOCK, PLAIN, Bytes
 
 # Rows are converted in runs of about this many values, so that the temporaries stay in the cache.
 _RUN_VALUES = 1 << 17
@@ -21,8 +21,8 @@ _RUN_VALUES = 1 << 17
 def dequantize_rows(data: Bytes, format: WeightFormat, cols: int) -> torch.Tensor:
     """(rows, row_bytes) uint8 to (rows, cols) fp32. Read-only input is fine; a fresh tensor comes back."""
     rows = data.shape[0]
-    if format in _PLAIN:
-        return torch.from_numpy(_PLAIN[format](np.ascontiguousarray(data))).view(rows, cols)
+    if format in PLAIN:
+        return torch.from_numpy(PLAIN[format](np.ascontiguousarray(data))).view(rows, cols)
     values, size = BLOCK[format]
     blocks_per_row = cols // values
     blocks = torch.from_numpy(np.array(data)).view(rows * blocks_per_row, size)
@@ -32,18 +32,6 @@ def dequantize_rows(data: Bytes, format: WeightFormat, cols: int) -> torch.Tenso
     for i in range(0, blocks.shape[0], run):
         convert(blocks[i : i + run], out[i : i + run])
     return out.view(rows, cols)
-
-
-def _f32(data: Bytes) -> np.ndarray:
-    return data.view(np.float32).copy()
-
-
-def _f16(data: Bytes) -> np.ndarray:
-    return data.view(np.float16).astype(np.float32)
-
-
-def _bf16(data: Bytes) -> np.ndarray:
-    return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
@@ -145,11 +133,6 @@ def _q6_k(blocks: torch.Tensor, out: torch.Tensor) -> None:
     out.view(-1, 16, 16).sub_(32).mul_(scales.unsqueeze(2))
 
 
-_PLAIN: Mapping[WeightFormat, Callable[[Bytes], np.ndarray]] = {
-    WeightFormat.F32: _f32,
-    WeightFormat.F16: _f16,
-    WeightFormat.BF16: _bf16,
-}
 _BLOCKS: Mapping[WeightFormat, Callable[[torch.Tensor, torch.Tensor], None]] = {
     WeightFormat.Q8_0: _q8_0,
     WeightFormat.Q4_0: _q4_0,

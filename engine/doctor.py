@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import shutil
@@ -50,6 +51,17 @@ def gpu_facts() -> tuple[Fact, ...]:
     if output is None:
         return (Fact("gpu", "missing", "no NVIDIA driver answers", "decoding runs on the CPU backend"),)
     return tuple(_gpu_fact(line) for line in output.splitlines() if line.strip())
+
+
+def has_gpu_driver() -> bool:
+    """Can a GPU answer at all? Cheap: without a driver, nobody needs torch to say no."""
+    if Path("/dev/kfd").exists():  # AMD's
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _gpu_fact(line: str) -> Fact:

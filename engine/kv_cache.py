@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
 from .errors import CapacityError
+from .kv_pages import DevicePages, HostPages
+
+if TYPE_CHECKING:
+    import torch
 
 PAGE_TOKENS = 64
 FULL, SLIDING = 0, 1
@@ -80,13 +82,6 @@ class KvGeometry:
         return low, sliding_pages(low)
 
 
-def _pages(shape: tuple[int, ...], device: torch.device | None) -> torch.Tensor:
-    if device is not None:
-        return torch.zeros(shape, dtype=torch.bfloat16, device=device)
-    # NumPy's zeros take memory when they are first touched; torch.zeros would write all of them now.
-    return torch.from_numpy(np.zeros(shape, np.float32))
-
-
 @dataclass(frozen=True, slots=True)
 class PageCounts:
     """How a pool's pages are divided; `free + cached + used == total`."""
@@ -104,12 +99,21 @@ class PagePool:
         self, n_layers: int, n_pages: int, n_kv_heads: int, head_dim: int, device: torch.device | None = None
     ) -> None:
         shape = (n_layers, n_pages if n_layers else 0, n_kv_heads, PAGE_TOKENS, head_dim)
-        self.k = _pages(shape, device)  # (L, P, G, T, C)
-        self.v = _pages(shape, device)  # (L, P, G, T, C)
+        self.memory = HostPages(shape) if device is None else DevicePages(shape, device)
         self.n_pages = shape[1]
         self._references = [0] * self.n_pages
         self._is_cached = bytearray(self.n_pages)
         self._free = list(range(self.n_pages - 1, -1, -1))
+
+    @property
+    def k(self) -> torch.Tensor:
+        """The keys of all pages, (L, P, G, T, C)."""
+        return self.memory.tensors[0]
+
+    @property
+    def v(self) -> torch.Tensor:
+        """The values of all pages, (L, P, G, T, C)."""
+        return self.memory.tensors[1]
 
     def take(self) -> int | None:
         """A free page with one reference, or None."""
@@ -140,17 +144,6 @@ class PagePool:
             raise AssertionError(f"page {page} is not in the prefix cache")
         self._is_cached[page] = 0
         self._free_if_unneeded(page)
-
-    def copy(self, source: int, target: int) -> None:
-        """Copies a page, all layers."""
-        self.k[:, target] = self.k[:, source]
-        self.v[:, target] = self.v[:, source]
-        self.finish_writes()
-
-    def finish_writes(self) -> None:
-        """Waits for the device: the decode thread has a stream of its own."""
-        if self.k.is_cuda:
-            torch.cuda.current_stream().synchronize()
 
     def is_used(self, page: int) -> bool:
         """True while a sequence holds the page."""
@@ -204,7 +197,13 @@ class KvCache:
     def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V pages of one layer, each (P, G, T, C): fp32, or on a device bf16 in the backend's own order."""
         group, index = self._slots[layer]
-        return self.pools[group].k[index], self.pools[group].v[index]
+        k, v = self.pools[group].memory.tensors
+        return k[index], v[index]
+
+    def addresses(self, layer: int) -> tuple[int, int]:
+        """Where K and V pages of one layer begin in memory."""
+        group, index = self._slots[layer]
+        return self.pools[group].memory.addresses(index)
 
     def group_of(self, layer: int) -> int:
         """The layer's group."""

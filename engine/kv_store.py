@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-import torch
-
 from .kv_cache import KvCache
 
 if TYPE_CHECKING:
@@ -81,12 +79,7 @@ class KvStore:
             self._pages.pop(page.key, None)
             return False
         for group, target, data in blobs:
-            pool = kv.pools[group]
-            values = torch.frombuffer(bytearray(data or b""), dtype=pool.k.dtype)
-            k, v = values.view(2, *pool.k.shape[:1], *pool.k.shape[2:])
-            pool.k[:, target] = k
-            pool.v[:, target] = v
-            pool.finish_writes()
+            kv.pools[group].memory.write(target, data or b"")
         return True
 
     def save(self, kv: KvCache, newest_first: Iterable[StoredPage | tuple[CachedPage, dict[int, int]]]) -> None:
@@ -127,7 +120,7 @@ class KvStore:
             key, parent, tokens = page.key, page.parent, page.tokens
         else:
             entry, where = page
-            data = {group: _page_bytes(kv, group, index) for group, index in where.items()}
+            data = {group: kv.pools[group].memory.read(index) for group, index in where.items()}
             key, parent, tokens = entry.key, entry.parent, entry.tokens
         blobs: dict[str, list[object]] = {}
         for group, blob in data.items():
@@ -197,11 +190,6 @@ def _parse(entry: dict[str, Any], start: int) -> StoredPage:
     return StoredPage(
         bytes.fromhex(entry["key"]), bytes.fromhex(entry["parent"]), base64.b64decode(entry["tokens"]), blobs
     )
-
-
-def _page_bytes(kv: KvCache, group: int, page: int) -> bytes:
-    pool = kv.pools[group]
-    return torch.stack((pool.k[:, page], pool.v[:, page])).cpu().view(torch.uint8).numpy().tobytes()
 
 
 def _digest(data: bytes) -> bytes:

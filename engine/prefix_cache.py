@@ -220,7 +220,7 @@ class PrefixCache:
     def _fill(self, source: CachedPage | StoredPage, targets: list[tuple[int, int]]) -> bool:
         if isinstance(source, CachedPage):
             for group, page in targets:
-                self._kv.pools[group].copy(source.pages[group], page)
+                self._kv.pools[group].memory.copy(source.pages[group], page)
             return True
         return self._store is not None and self._store.read(source, self._kv, targets)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -30,6 +30,26 @@ BLOCK: Mapping[WeightFormat, tuple[int, int]] = {
     WeightFormat.Q4_K: (256, 144),
     WeightFormat.Q5_K: (256, 176),
     WeightFormat.Q6_K: (256, 210),
+}
+
+
+def _f32(data: Bytes) -> NDArray[np.float32]:
+    return data.view(np.float32).copy()
+
+
+def _f16(data: Bytes) -> NDArray[np.float32]:
+    return data.view(np.float16).astype(np.float32)
+
+
+def _bf16(data: Bytes) -> NDArray[np.float32]:
+    return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+# The formats without blocks, as fp32 in memory of their own.
+PLAIN: Mapping[WeightFormat, Callable[[Bytes], NDArray[np.float32]]] = {
+    WeightFormat.F32: _f32,
+    WeightFormat.F16: _f16,
+    WeightFormat.BF16: _bf16,
 }
 _SAFETENSORS_FORMATS = {"F32": WeightFormat.F32, "F16": WeightFormat.F16, "BF16": WeightFormat.BF16}
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

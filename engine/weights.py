@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from .dequant import dequantize_rows
 from .errors import ModelError
 from .gguf import GgufFile, read_gguf
 from .model_config import read_hf_config
 from .models import find_family
 from .models.config import Family, ModelConfig, WeightFormat, WeightKind
-from .tensor_files import Bytes, RawTensor, read_safetensors_folder, row_bytes_of
+from .tensor_files import PLAIN, Bytes, RawTensor, read_safetensors_folder, row_bytes_of
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ModelWeights", "WeightFormat", "WeightKind", "WeightTensor", "open_weights"]
 
@@ -72,6 +75,8 @@ class WeightTensor:
 
     def dequantize(self, e: int = 0) -> torch.Tensor:
         """Matrix e as (rows, cols) fp32."""
+        from .dequant import dequantize_rows
+
         return dequantize_rows(self.matrix(e), self.format, self.cols)
 
     def run(self, begin: int, end: int) -> WeightTensor:
@@ -82,6 +87,8 @@ class WeightTensor:
 
     def dequantize_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """The chosen rows of matrix 0, in the order given, as (len(rows), cols) fp32."""
+        from .dequant import dequantize_rows
+
         return dequantize_rows(self.matrix()[rows.numpy()], self.format, self.cols)
 
 
@@ -273,8 +280,8 @@ def _make(binding: _Binding, tensors: Mapping[str, RawTensor], kind: WeightKind)
     parts = [tensors[name] for name in binding.names]
     format, rows, cols = parts[0].format, max(binding.rows, 1), binding.cols
     if kind in _VECTORS:
-        row = dequantize_rows(parts[0].data.reshape(1, -1), format, cols)
-        return WeightTensor(WeightFormat.F32, 1, cols, 1, row.numpy().reshape(-1).view(np.uint8), cols * 4, cols * 4)
+        row = _fp32(parts[0].data.reshape(1, -1), format, cols)
+        return WeightTensor(WeightFormat.F32, 1, cols, 1, row.reshape(-1).view(np.uint8), cols * 4, cols * 4)
     row_bytes = row_bytes_of(format, cols)
     if len(parts) > 1:
         if any(part.format != format for part in parts):
@@ -284,6 +291,15 @@ def _make(binding: _Binding, tensors: Mapping[str, RawTensor], kind: WeightKind)
     matrix_bytes = (binding.bank_rows or rows) * row_bytes
     data = _aligned(parts[0].data[binding.row_offset * row_bytes :], format)
     return WeightTensor(format, rows, cols, binding.count, data, row_bytes, matrix_bytes)
+
+
+def _fp32(data: Bytes, format: WeightFormat, cols: int) -> NDArray[np.float32]:
+    """A vector's values. The usual formats need no torch."""
+    if format in PLAIN:
+        return PLAIN[format](np.ascontiguousarray(data))
+    from .dequant import dequantize_rows
+
+    return dequantize_rows(data, format, cols).numpy()
 
 
 def _aligned(data: Bytes, format: WeightFormat) -> Bytes:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,6 +56,29 @@ def test_native_and_torch_prefill_give_the_same_keys_and_answers(any_files: Mode
         with opened(any_files, change=only(kind)) as engine:
             answers.append(asyncio.run(collect(engine, Request(prompt(8, n), 30)))[0])
     assert answers[0] == answers[1]
+
+
+def test_a_short_prompt_on_the_cpu_is_answered_without_torch(tmp_path: Path) -> None:
+    path = make_tiny("llama", tmp_path / "llama")
+    script = (
+        "import asyncio, sys\n"
+        "from pointcode_local.engine.engine import Engine\n"
+        "from pointcode_local.engine.parts import EngineOptions\n"
+        "from pointcode_local.engine.types import Request\n"
+        "async def main():\n"
+        "    options = EngineOptions('cpu', n_threads=1, kv_bytes=12 << 20)\n"
+        "    engine = Engine.open(sys.argv[1], options)\n"
+        "    for n in (9, 140):\n"
+        "        async for event in engine.stream(Request(tuple(range(3, 3 + n)), 4)):\n"
+        "            pass\n"
+        "        print(n, 'torch' in sys.modules)\n"
+        "    engine.close()\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["9 False", "140 True"]
 
 
 def test_four_requests_at_once_give_what_each_gives_alone(any_files: ModelFiles) -> None:

@@ -169,8 +169,8 @@ class HostKernel:
         model, _ = load_model(weights, cpu)
         kv = KvCache(kv_geometry(weights.config, 2), 40, 40, cpu)
         for pool in kv.pools:
-            pool.k = torch.full_like(pool.k, float("nan"), dtype=torch.bfloat16)
-            pool.v = torch.full_like(pool.v, float("nan"), dtype=torch.bfloat16)
+            pool.k.fill_(float("nan"))
+            pool.v.fill_(float("nan"))
         schedules = megakernel_schedules(weights.config, n_sms, order=order)
         made = cls(library, model, kv, Oracle(weights), schedules, n_sms)
         made.set_up()
