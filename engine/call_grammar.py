@@ -1,16 +1,18 @@
 """Grammars (llguidance's Lark) that hold a tool call to the offered tools and their schemas.
 
 Free calls: the grammar begins when the model writes its family's opening marker, and ends with the closing one; the
-answer around calls stays unconstrained. Forced calls: the reply is calls and nothing else.
+answer around calls stays unconstrained. Forced calls: the reply is calls and nothing else. An answer of a schema: the
+reply is JSON, or calls where tools are offered too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from .chat_formats import ChatFormat
+from .chat_formats import ChatFormat, Mark
+from .constrain import json_rule
 from .tokenizer import Tokenizer
 from .types import Grammar, ToolSpec
 
@@ -27,30 +29,84 @@ def tool_call_grammar(
     Not `forced`: its `trigger` is the family's opening marker and the source covers one block after it. `forced`: it
     holds from the first token (past an open reasoning block the caller must see to) and wants at least one call.
     """
+    calls, *rules = _call_rules(tools, form, tokenizer, parallel=parallel)
+    if not forced:
+        return Grammar("lark", "\n".join(["start: block", *rules]), trigger=form.call_begin)
+    return Grammar("lark", "\n".join([f"start: {calls}", *rules]))
+
+
+def answer_grammar(
+    schema: Mapping[str, object],
+    form: ChatFormat,
+    tokenizer: Tokenizer,
+    tools: Sequence[ToolSpec] = (),
+    *,
+    parallel: bool = True,
+    trigger: str = "",
+) -> Grammar:
+    """The grammar of a reply that is JSON of this schema, or, with `tools`, calls of them instead."""
+    ends = [tokenizer.markers.get(text) for text in ("<|START_TEXT|>", "<|END_TEXT|>")]
+    marked = Mark.ANSWER in form.marks.values() and None not in ends
+    starts, rules = ["<[{}]> value <[{}]>".format(*ends) if marked else "value"], [json_rule("value", schema)]
+    if tools:
+        calls, *more = _call_rules(tools, form, tokenizer, parallel=parallel)
+        starts.append(calls)
+        rules += more
+    lead = f"{_GAP} " if trigger else ""
+    return Grammar("lark", "\n".join([f"start: {lead}({' | '.join(starts)})", *rules]), trigger, repeats=False)
+
+
+def _call_rules(tools: Sequence[ToolSpec], form: ChatFormat, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
+    """What one or more calls are made of, and the rules of `block` and `call`."""
     begin, end = (_terminal(marker, tokenizer) for marker in (form.call_begin, form.call_end))
     more = f' ("," {_GAP} call)*' if parallel else ""
     body = f'"[" {_GAP} call {_GAP}{more} {_GAP} "]"' if form.call_array else "call"
-    block = f"{_GAP} {body} {_GAP} {end}"
-    lines = [f"block: {block}", f"call: %json {json.dumps(call_schema(tools, form))}"]
-    if not forced:
-        return Grammar("lark", "\n".join(["start: block", *lines]), trigger=form.call_begin)
     again = f" ({_GAP} {begin} block)*" if parallel and not form.call_array else ""
-    return Grammar("lark", "\n".join([f"start: {begin} block{again}", *lines]))
+    call = f"call: %json {json.dumps(call_schema(tools, form))}"
+    return [f"{begin} block{again}", f"block: {_GAP} {body} {_GAP} {end}", call]
 
 
 def call_schema(tools: Sequence[ToolSpec], form: ChatFormat) -> dict[str, object]:
-    """The JSON schema of one call object, names and arguments in the family's keys and order."""
+    """The JSON schema of one call object, names and arguments in the family's keys and order.
+
+    A tool's own references (`#/$defs/…`) point into its schema, which stands in the definitions of this one then.
+    """
     name_key, arguments_key = form.call_keys
     calls: list[dict[str, object]] = []
-    for tool in tools:
+    definitions: dict[str, object] = {}
+    for i, tool in enumerate(tools):
         identity: dict[str, object] = {"tool_call_id": {"type": "string", "pattern": "^[0-9]{1,3}$"}}
-        properties = {name_key: {"const": tool.name}, arguments_key: _closed(tool.parameters)}
+        parameters: dict[str, object] = _closed(tool.parameters)
+        if _has_references(parameters):
+            definitions[f"tool{i}"] = _moved(parameters, f"#/$defs/tool{i}")
+            parameters = {"$ref": f"#/$defs/tool{i}"}
+        properties = {name_key: {"const": tool.name}, arguments_key: parameters}
         if form.call_array:
             properties = identity | properties
         calls.append(
             {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
         )
-    return {"anyOf": calls, "x-guidance": _JSON_OPTIONS}
+    return {"anyOf": calls, "x-guidance": _JSON_OPTIONS, **({"$defs": definitions} if definitions else {})}
+
+
+def _has_references(schema: Any) -> bool:
+    children: Iterable[Any] = schema.values() if isinstance(schema, Mapping) else schema
+    if isinstance(schema, Mapping) and isinstance(cast("Mapping[str, Any]", schema).get("$ref"), str):
+        return True
+    return any(_has_references(child) for child in children if isinstance(child, Mapping | list))
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """The schema with its references from its own root on pointing to where it now stands."""
+    if isinstance(schema, list):
+        return [_moved(item, root) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    items = cast("Mapping[str, Any]", schema).items()
+    return {
+        key: root + value[1:] if key == "$ref" and isinstance(value, str) and value[:1] == "#" else _moved(value, root)
+        for key, value in items
+    }
 
 
 def _closed(schema: Mapping[str, object]) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from .assembly import assemble
-from .call_grammar import tool_call_grammar
+from .call_grammar import answer_grammar, tool_call_grammar
 from .chat import ConversationIds
 from .chat_formats import ChatFormat, Mark, format_of, opens_reasoning, reasoning_end_id
 from .chat_parse import ReplyParser
@@ -25,6 +24,7 @@ from .recommended import recommended_sampling
 from .registry import resolve
 from .stops import StopMatcher
 from .tokenizer import Tokenizer
+from .tool_schemas import ToolSchemas
 from .types import (
     AnswerText,
     ChatDelta,
@@ -60,6 +60,7 @@ class LocalChatModel:
         self._reasoning_budget = reasoning_budget
         self._form = format_of(files.tokenizer)
         self._ids = ConversationIds(files.template)
+        self._schemas = ToolSchemas(engine.schema_problem)
 
     @property
     def name(self) -> str:
@@ -122,14 +123,20 @@ class LocalChatModel:
         in_reasoning = opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
         tool_names = () if request.tool_choice == "none" else tuple(tool.name for tool in request.tools)
         reply = _Reply(
-            ReplyParser(self.files.tokenizer, self._form, tool_names, in_reasoning=in_reasoning),
+            ReplyParser(
+                self.files.tokenizer,
+                self._form,
+                tool_names,
+                in_reasoning=in_reasoning,
+                json_answer=request.response_schema is not None,
+            ),
             StopMatcher(request.stop),
             self.files.tokenizer,
             n_top=request.sampling.n_logprobs if request.sampling else 0,
             one_call=not request.parallel_tool_calls,
         )
         given = [] if in_reasoning else self.files.tokenizer.encode(request.reply_prefix)
-        first = self._token_request(request, [*prompt_ids, *given], in_reasoning)
+        first = self._token_request(await self._with_held_tools(request), [*prompt_ids, *given], in_reasoning)
         budget = self._reasoning_budget
         if request.reasoning_budget is not None:
             budget = min(budget, request.reasoning_budget)
@@ -186,6 +193,15 @@ class LocalChatModel:
                         if reply.finished or (budget is not None and reply.thought_tokens >= budget):
                             return
 
+    async def _with_held_tools(self, request: ChatRequest) -> ChatRequest:
+        """The request with schemas that a grammar can hold; a new one is looked at on another thread."""
+        tools = () if request.tool_choice == "none" else request.tools
+        if not tools:
+            return request
+        known = self._schemas.know(tools)
+        held = self._schemas.held(tools) if known else await asyncio.to_thread(self._schemas.held, tools)
+        return replace(request, tools=held)
+
     def _token_request(self, request: ChatRequest, prompt_ids: Sequence[int], in_reasoning: bool) -> Request:
         room = max(1, self.context_tokens - len(prompt_ids))
         sampling = request.sampling or self.default_sampling
@@ -212,20 +228,21 @@ class LocalChatModel:
         tokenizer, form = self.files.tokenizer, self._form
         trigger = _marker_text(form, Mark.REASONING_END) if in_reasoning else ""
         choice, tools = request.tool_choice, request.tools
-        if request.response_schema is not None:
-            return answer_grammar(request.response_schema, form, tokenizer, trigger)
+        schema, parallel = request.response_schema, request.parallel_tool_calls
+        if schema is not None and choice in ("auto", "none"):
+            offered = tools if choice == "auto" else ()
+            return answer_grammar(schema, form, tokenizer, offered, parallel=parallel, trigger=trigger)
         if request.reply_pattern:
             return Grammar("lark", f"start: /{request.reply_pattern}/", trigger, repeats=False)
         if choice == "none" or (choice == "auto" and not tools):
             return None
         if choice == "auto":
-            return tool_call_grammar(tools, form, tokenizer, parallel=request.parallel_tool_calls)
+            return tool_call_grammar(tools, form, tokenizer, parallel=parallel)
         allowed = [tool for tool in tools if choice in ("required", tool.name)]
         if not allowed:
             raise RequestError(f"tool_choice is {choice!r}, but no such tool is offered")
-        forced = tool_call_grammar(
-            allowed, form, tokenizer, forced=True, parallel=request.parallel_tool_calls and choice == "required"
-        )
+        parallel = parallel and choice == "required"
+        forced = tool_call_grammar(allowed, form, tokenizer, forced=True, parallel=parallel)
         return replace(forced, trigger=trigger, repeats=False)
 
 
@@ -372,16 +389,6 @@ def token_logprob(tokenizer: Tokenizer, token: int, values: Mapping[int, float],
     return TokenLogprob(
         tokenizer.token_bytes(token), values[token], tuple((tokenizer.token_bytes(i), value) for i, value in best)
     )
-
-
-def answer_grammar(schema: Mapping[str, object], form: ChatFormat, tokenizer: Tokenizer, trigger: str) -> Grammar:
-    """Holds the answer to a JSON schema, inside the family's answer markers where it has them."""
-    source = json.dumps(schema)
-    ids = [tokenizer.markers.get(text) for text in ("<|START_TEXT|>", "<|END_TEXT|>")]
-    begin, end = ids
-    if Mark.ANSWER not in form.marks.values() or begin is None or end is None:
-        return Grammar("json_schema", source, trigger, repeats=False)
-    return Grammar("lark", f"start: <[{begin}]> value <[{end}]>\nvalue: %json {source}\n", trigger, repeats=False)
 
 
 def _marker_text(form: ChatFormat, mark: Mark) -> str:

@@ -27,7 +27,7 @@ class ReplyParser:
     """Parses one reply. Feed tokens with `push`, then call `finish` once.
 
     `tool_names` are the offered tools: bare JSON counts as a call only for these. `in_reasoning` at the start: the
-    prompt ended inside a reasoning block.
+    prompt ended inside a reasoning block. `json_answer`: the reply is JSON, or calls in their tags instead.
     """
 
     def __init__(
@@ -37,12 +37,15 @@ class ReplyParser:
         tool_names: Iterable[str] = (),
         *,
         in_reasoning: bool = False,
+        json_answer: bool = False,
         call_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = StreamDecoder(tokenizer)
         self._marks = form.marks_by_id(tokenizer)
-        self._machine = _Machine(form, frozenset(tool_names), form.text_marks(tokenizer), in_reasoning, call_id)
+        self._machine = _Machine(
+            form, frozenset(tool_names), form.text_marks(tokenizer), in_reasoning, json_answer, call_id
+        )
         self.n_reasoning_tokens = 0
 
     @property
@@ -94,8 +97,10 @@ class _Machine:
         tool_names: frozenset[str],
         text_marks: dict[str, Mark],
         in_reasoning: bool,
+        json_answer: bool,
         call_id: Callable[[], str],
     ) -> None:
+        self._json_answer = json_answer
         self._trims = form.trims
         self._loose = form.loose_calls and bool(tool_names)
         self._tool_names = tool_names
@@ -140,7 +145,8 @@ class _Machine:
                 self._answer_char(char)
 
     def marker(self, mark: Mark, spelled: str) -> None:
-        if self.in_string:
+        in_json = self._json_answer and self._seen_text and mark is not Mark.ANSWER
+        if self.in_string or in_json:
             self.text(spelled)
             return
         self._settle()
@@ -189,6 +195,8 @@ class _Machine:
     def _may_hold(self, char: str) -> bool:
         if self._think_begin and not self._seen_text and char == self._think_begin[0]:
             return True
+        if self._json_answer:
+            return self._loose and char == "<" and not self._seen_text
         return self._loose and self._lines.may_begin(char)
 
     def _switch(self, *, reasoning: bool) -> None:

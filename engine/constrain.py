@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -76,7 +76,17 @@ class GrammarFactory:
             raise RequestError(f"the grammar is not valid: {problem}")
         trigger = grammar.trigger.encode()
         watch = self._watch(trigger) if trigger else None
-        return GrammarState(grammar, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+        state = GrammarState(grammar, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
+        if problem := state.problem or (_first_problem(LLMatcher(tokenizer, source)) if trigger else ""):
+            raise RequestError(f"the grammar cannot be used: {problem}")
+        return state
+
+    def problem_of(self, schema: Mapping[str, object]) -> str:
+        """Why no text can be held to this JSON schema; "" when it can be."""
+        from llguidance import LLMatcher
+
+        source = _to_lark(Grammar("json_schema", json.dumps(schema)))
+        return LLMatcher.validate_grammar(source, self._llg_tokenizer())
 
     def _watch(self, trigger: bytes) -> np.ndarray:
         """The ids whose bytes hold the trigger's last one, (ceil(vocab / 32),) uint32."""
@@ -121,6 +131,7 @@ class GrammarState:
         self._n_seen = 0  # output tokens that the matcher knows of
         self._grammar = grammar
         self._earlier: tuple[int, ...] = ()  # the last output of an earlier row of the request
+        self.problem = ""  # why the rest of the output could not be held, so that it ends
         self._current: np.ndarray | None = None if grammar.trigger else self._mask()
 
     def replayed(self, output: Sequence[int]) -> GrammarState:
@@ -148,6 +159,8 @@ class GrammarState:
         return [] if mask is None else [mask, *self._along(draft)]
 
     def _after(self, new: Sequence[int], recent: Sequence[int]) -> np.ndarray | None:
+        if self.problem:
+            return self._only_stops()
         if self._matcher is None:
             rest = self._after_trigger(recent)
             if rest is None:
@@ -196,11 +209,17 @@ class GrammarState:
         allowed[self._stop_ids] = True
         return pack_mask(allowed)
 
-    def _let_go(self, problem: str) -> None:
-        """The row is free again (and watched, where there is a trigger)."""
-        if problem:
-            _LOG.warning("a grammar was given up: %s", problem)
+    def _let_go(self, problem: str) -> np.ndarray | None:
+        """The row is free again (and watched) where its grammar repeats; otherwise it ends with the problem."""
         self._matcher = None
+        if not problem:
+            return None
+        problem = problem.partition("\n")[0]
+        _LOG.warning("a grammar was given up: %s", problem)
+        if self._repeats:
+            return None
+        self.problem = problem
+        return self._only_stops()
 
     def _after_trigger(self, recent: Sequence[int]) -> bytes | None:
         """What the last token wrote behind the trigger, or None when it did not complete one."""
@@ -266,10 +285,23 @@ def _to_lark(grammar: Grammar) -> str:
         raise RequestError(f"the JSON schema is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise RequestError("the JSON schema must be an object")
-    options = cast("dict[str, Any]", schema.get("x-guidance", {}))
-    schema = {**cast("dict[str, Any]", schema), "x-guidance": {**_JSON_WHITESPACE, **options}}
     lead = r"/[ \n]{0,4}/ " if grammar.trigger else ""
-    return f"start: {lead}value\nvalue: %json {json.dumps(schema)}\n"
+    return f"start: {lead}value\n{json_rule('value', cast('dict[str, Any]', schema))}\n"
+
+
+def json_rule(name: str, schema: Mapping[str, Any]) -> str:
+    """A Lark rule for JSON of this schema with bounded white space."""
+    options: Any = schema.get("x-guidance", {})
+    if not isinstance(options, dict):
+        raise RequestError("x-guidance in a JSON schema must be an object")
+    bounded = {**schema, "x-guidance": {**_JSON_WHITESPACE, **cast("dict[str, Any]", options)}}
+    return f"{name}: %json {json.dumps(bounded)}"
+
+
+def _first_problem(matcher: LLMatcher) -> str:
+    """What goes wrong with a grammar's very first token."""
+    matcher.compute_bitmask()
+    return matcher.get_error().partition("\n")[0] if matcher.is_error() else ""
 
 
 def _in_mask(mask: np.ndarray | None, token: int) -> bool:

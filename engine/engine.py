@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +97,10 @@ class Engine:
         request = self._checked(request)
         number = next(self._numbers)
         constraint = await self._constraint(request)
-        with self._hub.open(number, len(request.token_ids)) as stream, self._rows_of(number, constraint) as move:
+        with (
+            self._hub.open(number, len(request.token_ids)) as stream,
+            self._rows_of(number, constraint) as (move, states),
+        ):
             job = Job(
                 number,
                 request,
@@ -110,24 +113,27 @@ class Engine:
                 self._control.submit(job)
                 while True:
                     event = await stream.next()
-                    yield event
+                    yield _held_to(event, states) if isinstance(event, StreamFinished) else event
                     if isinstance(event, StreamFinished):
                         return
             finally:
                 self._control.cancel(job)
 
     @contextmanager
-    def _rows_of(self, number: int, state: GrammarState | None) -> Generator[Move]:
+    def _rows_of(self, number: int, state: GrammarState | None) -> Generator[tuple[Move, list[GrammarState]]]:
         """Makes the request's grammar known, and gives what a row that was taken out of the batch comes back with: a
         number of its own, so that late tokens and questions of the earlier row mean no other, and a grammar state.
+        The list holds the states of all its rows.
         """
         rows = [number]
+        states = [] if state is None else [state]
 
         def move(output: Sequence[int]) -> tuple[int, GrammarState | None]:
             row = next(self._numbers)
             self._hub.alias(number, row)
             moved = state.replayed(output) if state is not None else None
             if moved is not None:
+                states.append(moved)
                 self._masks.add(row, moved)
             rows.append(row)
             return row, moved
@@ -135,7 +141,7 @@ class Engine:
         if state is not None:
             self._masks.add(number, state)
         try:
-            yield move
+            yield move, states
         finally:
             for row in rows:
                 self._masks.remove(row)
@@ -203,6 +209,10 @@ class Engine:
         if self._parts.store is not None:
             self._parts.store.close()
 
+    def schema_problem(self, schema: Mapping[str, object]) -> str:
+        """Why no output can be held to this JSON schema; "" when it can be. Takes milliseconds, or seconds."""
+        return self._parts.grammars.problem_of(schema) if self._parts.grammars is not None else ""
+
     def check(self) -> None:
         """Raises AssertionError when the page books do not balance; only while no request is under way."""
         self._prefix.check()
@@ -232,6 +242,14 @@ class Engine:
         if self._parts.grammars is None:
             raise RequestError("this engine has no tokenizer and cannot apply a grammar")
         return await asyncio.to_thread(self._parts.grammars.compile, request.grammar, request.stop_ids)
+
+
+def _held_to(end: StreamFinished, states: Sequence[GrammarState]) -> StreamFinished:
+    """The end, as an error where the output could not be held to its grammar any more."""
+    problem = next((state.problem for state in states if state.problem), "")
+    if not problem or end.reason == "error":
+        return end
+    return replace(end, reason="error", error=f"the output cannot be held to its grammar: {problem}")
 
 
 def _stop_threads(control: ControlPlane, service: _native.DecodeService, masks: MaskWorker) -> bool:

@@ -124,11 +124,15 @@ class LiveRequest:
 # --------------------------------------------------------------------------------------------------- chat
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it; `parameters` is a JSON schema of type object."""
+    """A tool as the model sees it; `parameters` is a JSON schema of type object.
+
+    `strict`: a schema to which the arguments cannot be held exactly fails the request; otherwise that part is free.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, object]
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

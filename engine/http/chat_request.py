@@ -155,10 +155,10 @@ def read_tool(tool: Body) -> ToolSpec:
 
 
 def read_function(function: Body) -> ToolSpec:
-    """{name, description, parameters}; arguments are held to the schema whether or not `strict` is said."""
-    function.flag("strict")
+    """{name, description, parameters}; without `strict`, what a grammar cannot hold of the schema is left free."""
+    strict = function.flag("strict")
     parameters = function.mapping("parameters") or {"type": "object", "properties": {}}
-    spec = ToolSpec(function.needed_text("name"), function.text("description"), parameters)
+    spec = ToolSpec(function.needed_text("name"), function.text("description"), parameters, strict)
     function.finish()
     return spec
 

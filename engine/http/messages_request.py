@@ -36,8 +36,6 @@ def read_conversation(body: Body, state: Served) -> Conversation:
     tools = tuple(_tool(tool) for tool in body.objects("tools"))
     choice, parallel = _tool_choice(body, tools)
     effort, schema = _output_config(body)
-    if schema is not None and tools and choice != "none":
-        raise invalid("output_config.format", "cannot be combined with tools; send tool_choice none, or no tools")
     budget = _thinking(body)
     body.accept("cache_control")
     return Conversation(_messages(body), tools, choice, parallel, schema, effort if budget is None else budget)
@@ -72,9 +70,9 @@ def read_message_request(body: Body, state: Served, priority: int) -> tuple[Chat
 def _tool(tool: Body) -> ToolSpec:
     tool.choice("type", ("custom",), "custom")
     tool.accept("cache_control", "eager_input_streaming")
-    tool.flag("strict")
+    strict = tool.flag("strict")
     schema = tool.mapping("input_schema") or {"type": "object", "properties": {}}
-    spec = ToolSpec(tool.needed_text("name"), tool.text("description"), schema)
+    spec = ToolSpec(tool.needed_text("name"), tool.text("description"), schema, strict)
     tool.finish()
     return spec
 

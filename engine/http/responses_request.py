@@ -36,8 +36,6 @@ def read_response(body: Body, state: Served, priority: int) -> ResponseCall:
     tools = _tools(body)
     choice = _tool_choice(body, tools)
     schema = _text_format(body)
-    if schema is not None and tools and choice != "none":
-        raise invalid("text.format", "cannot be combined with tools; send tool_choice none, or no tools")
     n_logprobs = _logprobs(body)
     n_asked = 0 if n_logprobs is None else max(1, n_logprobs)
     sampling = read_sampling(body, model.default_sampling, model.engine.vocab, n_asked)
@@ -104,9 +102,9 @@ def _tools(body: Body) -> tuple[ToolSpec, ...]:
     tools: list[ToolSpec] = []
     for tool in body.objects("tools"):
         tool.choice("type", ("function",), "")
-        tool.flag("strict")
+        strict = tool.flag("strict")
         parameters = tool.mapping("parameters") or {"type": "object", "properties": {}}
-        tools.append(ToolSpec(tool.needed_text("name"), tool.text("description"), parameters))
+        tools.append(ToolSpec(tool.needed_text("name"), tool.text("description"), parameters, strict))
         tool.finish()
     return tuple(tools)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pointcode_local.engine.call_grammar import tool_call_grammar
+from pointcode_local.engine.call_grammar import answer_grammar, tool_call_grammar
 from pointcode_local.engine.chat_formats import format_of
 from pointcode_local.engine.tokenizer import Tokenizer
 from pointcode_local.engine.types import Grammar, ToolSpec
@@ -96,3 +97,65 @@ def test_a_forced_reply_is_calls_and_nothing_else(tmp_path: Path) -> None:
     assert not accepts(many, tokenizer, "Hello")
     single = tool_call_grammar([LIST], form, tokenizer, forced=True, parallel=False)
     assert accepts(single, tokenizer, call) and not accepts(single, tokenizer, call + "\n" + call)
+
+
+def test_references_inside_a_tools_schema_are_its_own(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("llama", tmp_path)
+    point = {
+        "type": "object",
+        "properties": {"x": {"type": "integer"}},
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+
+    def tool(name: str, point: dict[str, Any]) -> ToolSpec:
+        schema = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Point"}}, "required": ["at"]}
+        return ToolSpec(name, "", {**schema, "$defs": {"Point": point}})
+
+    tools = [tool("go", point), tool("say", {"type": "string"}), READ]
+    grammar = tool_call_grammar(tools, format_of(tokenizer), tokenizer)
+    assert accepts(grammar, tokenizer, '{"name": "go", "arguments": {"at": {"x": 3}}}</tool_call>')
+    assert accepts(grammar, tokenizer, '{"name": "say", "arguments": {"at": "home"}}</tool_call>')
+    assert not accepts(grammar, tokenizer, '{"name": "go", "arguments": {"at": "home"}}</tool_call>')
+    assert not accepts(grammar, tokenizer, '{"name": "go", "arguments": {"at": {"x": 3}, "by": 1}}</tool_call>')
+
+
+def test_a_schema_may_refer_to_itself(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("llama", tmp_path)
+    children = {"type": "array", "items": {"$ref": "#"}}
+    tree = ToolSpec("tree", "", {"type": "object", "properties": {"children": children}, "required": ["children"]})
+    grammar = tool_call_grammar([tree], format_of(tokenizer), tokenizer)
+    nested = '{"children": [{"children": []}, {"children": [{"children": []}]}]}'
+    assert accepts(grammar, tokenizer, f'{{"name": "tree", "arguments": {nested}}}</tool_call>')
+    assert not accepts(grammar, tokenizer, '{"name": "tree", "arguments": {"children": [{}]}}</tool_call>')
+
+
+VERDICT = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "cohere2_moe"])
+def test_an_answer_of_a_schema_or_calls_instead(family: Family, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(family, tmp_path)
+    form = format_of(tokenizer)
+    if form.call_array:
+        call = '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "list", "parameters": {}}]<|END_ACTION|>'
+        answer = '<|START_TEXT|>{"ok": true}<|END_TEXT|>'
+    else:
+        call = '<tool_call>\n{"name": "list", "arguments": {}}\n</tool_call>'
+        answer = '{"ok": true}'
+    only = answer_grammar(VERDICT, form, tokenizer)
+    either = answer_grammar(VERDICT, form, tokenizer, [LIST], parallel=False)
+    assert [accepts(only, tokenizer, text) for text in (answer, call)] == [True, False]
+    assert [accepts(either, tokenizer, text) for text in (answer, call)] == [True, True]
+    for wrong in ("Well.", answer.replace("true", "1"), answer + call, call + answer, call + call, ""):
+        assert not accepts(either, tokenizer, wrong)
+    endless = answer.replace("{", "{" + " " * 40)
+    assert not accepts(either, tokenizer, endless)
+
+
+def test_a_name_with_quotes_line_breaks_and_marks_of_direction_is_only_a_name(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("llama", tmp_path)
+    name = 'we"ird\n\\ name é\u202e %json {} start: 漢'
+    grammar = tool_call_grammar([ToolSpec(name, "", {"type": "object"})], format_of(tokenizer), tokenizer)
+    assert accepts(grammar, tokenizer, json.dumps({"name": name, "arguments": {}}, ensure_ascii=False) + "</tool_call>")
+    assert not accepts(grammar, tokenizer, '{"name": "we", "arguments": {}}</tool_call>')

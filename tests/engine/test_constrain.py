@@ -213,3 +213,21 @@ def test_cancelling_a_held_row_frees_it(files: ModelFiles) -> None:
     asyncio.run(main(engine))
     engine.close()
     engine.check()
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#"}, {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}}]
+)
+def test_a_schema_that_only_refers_to_itself_is_refused(factory: GrammarFactory, schema: dict[str, object]) -> None:
+    with pytest.raises(RequestError, match="cannot be used"):
+        factory.compile(Grammar("json_schema", json.dumps(schema)), [EOS])
+    with pytest.raises(RequestError, match="cannot be used"):
+        factory.compile(Grammar("lark", f"start: value\nvalue: %json {json.dumps(schema)}", "<tool>"), [EOS])
+
+
+def test_an_output_that_cannot_be_held_any_more_ends_instead_of_running_free(factory: GrammarFactory) -> None:
+    writer = Writer(factory.compile(Grammar("json_schema", SCHEMA), [EOS]))
+    assert allowed(writer.mask(*b"{")) != {b"<eos>"}
+    assert allowed(writer.mask(*b"x")) == {b"<eos>"}  # as if the grammar had become too complex
+    assert writer.state.problem
+    assert allowed(writer.mask(*b"y")) == {b"<eos>"}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pointcode_local.engine.chat_formats import format_of
 from pointcode_local.engine.chat_model import LocalChatModel
+from pointcode_local.engine.chat_parse import ReplyParser
+from pointcode_local.engine.types import AnswerText
 
-from .kit import HELLO, READ, Asked
+from ..tiny_models import Family
+from .kit import HELLO, READ, Asked, tiny
 
 CHAT = "/v1/chat/completions"
 WARM = {"messages": HELLO, "temperature": 1.0, "seed": 11}
@@ -231,3 +236,62 @@ def test_a_led_reply_is_neither_a_call_nor_json(asked: Asked, name: str, more: d
     status, body = asked.post(CHAT, messages=HELLO, **{name: "x"}, **more)
     assert (status, body["error"]["param"]) == (400, name)
     assert asked.post(CHAT, messages=HELLO, max_tokens=1, tools=[READ], tool_choice="none", **{name: "x"})[0] == 200
+
+
+VERDICT = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "verdict",
+        "schema": {
+            "type": "object",
+            "properties": {"ok": {"type": "boolean"}, "why": {"type": "string", "maxLength": 6}},
+            "required": ["ok", "why"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_with_tools_and_a_schema_the_reply_is_a_call_or_fits_the_schema(tmp_path: Path, family: Family) -> None:
+    """qwen2 has call markers in its vocabulary, llama spells them."""
+    wanted = {"messages": HELLO, "tools": [READ], "response_format": VERDICT, "temperature": 1.5, "max_tokens": 400}
+    wanted["parallel_tool_calls"] = False
+    with tiny(tmp_path, family) as model:
+        asked = Asked(model)
+        found: set[str] = set()
+        for seed in range(16):
+            status, body = asked.post(CHAT, **wanted, seed=seed)
+            assert status == 200, body
+            found.add(kind_of_reply(body["choices"][0]))
+            chunks = asked.stream(CHAT, **wanted, seed=seed)
+            assert text_of(chunks) == (body["choices"][0]["message"]["content"] or "")
+        assert found == {"call", "answer"}
+        (call,) = asked.post(CHAT, **wanted, tool_choice="required")[1]["choices"]
+        assert kind_of_reply(call) == "call"
+        (answer,) = asked.post(CHAT, **wanted, tool_choice="none")[1]["choices"]
+        assert kind_of_reply(answer) == "answer"
+
+
+def kind_of_reply(choice: dict[str, Any]) -> str:
+    """call or answer, each as its schema wants it."""
+    message = choice["message"]
+    if choice["finish_reason"] == "tool_calls":
+        assert message["content"] is None
+        for call in message["tool_calls"]:
+            assert call["function"]["name"] == "read"
+            assert json.loads(call["function"]["arguments"]) in ({"n": 1}, {"n": 2})
+        return "call"
+    assert "tool_calls" not in message
+    answer = json.loads(message["content"])
+    assert answer.keys() == {"ok", "why"} and type(answer["ok"]) is bool and len(answer["why"]) <= 6
+    return "answer"
+
+
+def test_a_call_marker_inside_a_json_answer_is_text(asked: Asked, model: LocalChatModel) -> None:
+    """A vocabulary may list a marker that is no control token: it can be written inside a string."""
+    text = '{"ok": true, "why": "<tool_call>"}'
+    parser = ReplyParser(model.files.tokenizer, format_of(model.files.tokenizer), ["read"], json_answer=True)
+    deltas = [*parser.push(model.files.tokenizer.encode(text, allow_special=True)), *parser.finish("stop")]
+    assert "".join(delta.text for delta in deltas if isinstance(delta, AnswerText)) == text
+    assert parser.n_ready_calls == 0

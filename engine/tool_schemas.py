@@ -1,0 +1,71 @@
+"""Schemas of tools that a grammar can hold: what it cannot express is left free, unless the tool is strict."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from .errors import RequestError
+from .types import ToolSpec
+
+_REMEMBERED = 256  # schemas
+_ANYTHING = {"type": "object", "additionalProperties": True}
+
+
+class ToolSchemas:
+    """Remembers which schemas can be held. `problem_of` says why one cannot, "" when it can; it may take a while."""
+
+    def __init__(self, problem_of: Callable[[Mapping[str, object]], str]) -> None:
+        self._problem_of = problem_of
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, Mapping[str, object]] = OrderedDict()
+
+    def know(self, tools: Sequence[ToolSpec]) -> bool:
+        """Whether `held` answers at once."""
+        return all(_key(tool) in self._held for tool in tools)
+
+    def held(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """The tools with schemas that can be held. Raises RequestError for a strict one that cannot; any thread."""
+        with self._lock:
+            return tuple(replace(tool, parameters=self._schema_of(tool)) for tool in tools)
+
+    def _schema_of(self, tool: ToolSpec) -> Mapping[str, object]:
+        key = _key(tool)
+        if key not in self._held:
+            self._held[key] = self._checked(tool)
+            if len(self._held) > _REMEMBERED:
+                self._held.popitem(last=False)
+        return self._held[key]
+
+    def _checked(self, tool: ToolSpec) -> Mapping[str, object]:
+        problem = self._problem(tool.parameters, is_lenient=not tool.strict)
+        if not problem:
+            return tool.parameters
+        if tool.strict:
+            raise RequestError(f"the schema of the strict tool {tool.name!r} cannot be held: {problem}")
+        return self._loosened(tool.parameters)
+
+    def _problem(self, schema: Mapping[str, object], *, is_lenient: bool = True) -> str:
+        return self._problem_of({**schema, "x-guidance": {"lenient": is_lenient}})
+
+    def _loosened(self, schema: Mapping[str, object]) -> Mapping[str, object]:
+        """The schema with the members that cannot be held open to any value, or an open object."""
+        stated: Any = schema.get("properties")
+        if not isinstance(stated, dict):
+            return _ANYTHING
+        properties = cast("dict[str, object]", stated)
+        loose = {name: part if self._fits(schema, name, part) else {} for name, part in properties.items()}
+        loosened = {**schema, "properties": loose}
+        return _ANYTHING if self._problem(loosened) else loosened
+
+    def _fits(self, schema: Mapping[str, object], name: str, part: object) -> bool:
+        rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
+        return not self._problem({**rest, "properties": {name: part}})
+
+
+def _key(tool: ToolSpec) -> str:
+    return f"{tool.strict}{json.dumps(tool.parameters, default=dict)}"
