@@ -78,7 +78,7 @@ class Connection:
         text = as_text(cast(Sequence[Any], result.content), result.structured_content)
         if not reveal:
             await asyncio.to_thread(self._redactor.refresh, self._workspace)
-            text = self._redactor(text)
+            text = self._redactor.output(self._workspace)(text)
         return ToolResult(text, is_error=bool(result.is_error))
 
     async def close(self) -> None:

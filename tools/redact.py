@@ -1,14 +1,16 @@
-"""A last net under the guard on secrets: values that stand in the workspace's secret files are blanked in what commands
-say. The guard itself is the application's permission check; this catches what no rule can foresee (`git log -p`)."""
+"""A last net under the guard on secrets: values that stand in the workspace's secret files, and what `guarded_text`
+knows by its form, are blanked in what commands say. The guard itself is the application's permission check; this
+catches what no rule can foresee (`git log -p`)."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from .secrets import is_secret
+from .guarded_text import BLANK, GuardedText
 from .workspace import Workspace
 
 MIN_CHARS = 10
@@ -16,8 +18,12 @@ MAX_ENTRIES = 20_000
 MAX_FILE_BYTES = 1 << 20
 FRESH_S = 20.0
 SKIPPED = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", "target"})
-BLANK = "[secret]"
 _VALUE = re.compile(rf"[A-Za-z0-9+/_.~-]{{{MIN_CHARS},}}={{0,2}}")
+
+
+def as_it_is(text: str) -> str:
+    """Blanks nothing: the person has agreed to see what this command shows."""
+    return text
 
 
 class Redactor:
@@ -35,8 +41,12 @@ class Redactor:
         values = sorted(_values_below(workspace), key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, values))) if values else None
 
-    def __call__(self, text: str) -> str:
-        """The text with every known value blanked."""
+    def output(self, workspace: Workspace) -> Callable[[str], str]:
+        """For one output, given in pieces of whole lines: each piece with everything secret blanked."""
+        follow = GuardedText(lambda path: workspace.is_guarded(workspace.root / path))
+        return lambda text: self._without_values(follow(text))
+
+    def _without_values(self, text: str) -> str:
         return text if self._values is None else self._values.sub(BLANK, text)
 
 
@@ -47,7 +57,7 @@ def _values_below(workspace: Workspace) -> set[str]:
         names[:] = [name for name in names if name not in SKIPPED]
         for name in files:
             path = Path(folder, name)
-            if is_secret(path) or workspace.unreadable(workspace.display(path)):
+            if workspace.is_guarded(path):
                 values |= secret_values(_read(path))
         count += len(files) + len(names)
         if count > MAX_ENTRIES:

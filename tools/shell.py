@@ -15,7 +15,7 @@ from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_s
 from .environment import command_environment
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
-from .redact import Redactor
+from .redact import Redactor, as_it_is
 from .sandbox import SandboxPolicy, confinement_note, wrapped
 from .terminal_text import TerminalText
 from .workspace import Workspace
@@ -64,11 +64,11 @@ class Jobs:
         """Start a command line; raises ToolError when that is impossible."""
         workspace: Workspace = context.workspace
         await asyncio.to_thread(self._redactor.refresh, workspace)
-        blank: Callable[[str], str] = (lambda text: text) if context.reveal else self._redactor
+        blank, blank_live = (as_it_is if context.reveal else self._redactor.output(workspace) for _ in range(2))
         number = next(self._numbers)
         output = KeptOutput(workspace.log_folder / f"command-{number}.log")
         live = LiveOutput(context.on_output, asyncio.get_running_loop().time)
-        text = TerminalText(lambda piece: job.heard(piece), lambda piece: live.add(blank(piece)))
+        text = TerminalText(lambda piece: job.heard(piece), lambda piece: live.add(blank_live(piece)))
         environment = command_environment(
             os.environ if self._environment is None else self._environment, workspace.root
         )
@@ -220,7 +220,7 @@ async def _news(job: Job) -> str:
     code = await job.process.wait(0) if done else None
     if done:
         job.text.finish()
-    partial = "" if done else job.text.settle()
+    partial = "" if done else job.blank(job.text.settle())
     lost = f"[… {job.lost_chars:,} characters left out]\n" if job.lost_chars else ""
     text = lost + "".join(job.fresh) + partial
     job.fresh, job.fresh_chars, job.lost_chars = [], 0, 0
