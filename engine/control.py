@@ -203,10 +203,8 @@ class ControlPlane:
             job.n_done = job.n_cached = job.pages.n_valid
             self._report_progress(job)
             self.counters.n_admitted += 1
-        end = min(job.n_prefill, job.n_done + self._limits.chunk_tokens)
-        reserve = min(RESERVE_TOKENS, job.request.max_tokens) if end == job.n_prefill else 0
         try:
-            job.pages.grow(end + reserve)
+            end = self._cover_chunk(job, job.pages)
             self._compute(job, job.pages, end)
         except PrefillCancelled:
             return  # dropped in the next turn
@@ -222,6 +220,19 @@ class ControlPlane:
             if job.constraint is not None:
                 job.first_masks = job.constraint.start()
             self._ready.append(job)
+
+    def _cover_chunk(self, job: Job, pages: SequencePages) -> int:
+        """Takes pages for the next chunk, long while nobody decodes, and returns its end; or raises CapacityError."""
+        limits = self._limits
+        if limits.longest_chunk > limits.chunk_tokens and not self._rows and not self._ready:
+            with suppress(CapacityError):
+                return self._cover(job, pages, limits.longest_chunk)
+        return self._cover(job, pages, limits.chunk_tokens)
+
+    def _cover(self, job: Job, pages: SequencePages, n_tokens: int) -> int:
+        end = min(job.n_prefill, job.n_done + n_tokens)
+        pages.grow(end + (min(RESERVE_TOKENS, job.request.max_tokens) if end == job.n_prefill else 0))
+        return end
 
     def _compute(self, job: Job, pages: SequencePages, end: int) -> None:
         if end == job.n_done:

@@ -25,12 +25,22 @@ class Prefill(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits:
-    """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests."""
+    """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests.
+
+    A chunk of a prompt has up to `chunk_tokens` tokens while others decode, which bounds how long they pause, and up
+    to `idle_chunk_tokens` (if that is more) while nobody does.
+    """
 
     max_rows: int = 8
     max_waiting: int = 64
     chunk_tokens: int = 256
     drafts: bool = True
+    idle_chunk_tokens: int = 0
+
+    @property
+    def longest_chunk(self) -> int:
+        """Tokens of the longest chunk."""
+        return max(self.chunk_tokens, self.idle_chunk_tokens)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from .. import _native
+from ..cuda.assembly import IDLE_CHUNK_TOKENS
 from ..cuda.backend import ORDER, megakernel_backend, megakernel_problem, megakernel_schedules
 from ..cuda.device_weights import DeviceModel
 from ..cuda.pages import FRAGMENT_PAGES
@@ -272,7 +273,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=_integers, default=(8192,), help="tokens of context, or of prompt")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--chunk", type=_integers, default=(4096,), help="prefill: tokens of a chunk")
+    parser.add_argument("--chunk", type=_integers, default=(IDLE_CHUNK_TOKENS,), help="prefill: tokens of a chunk")
     parser.add_argument("--orders", default=",".join(ORDER_NAMES), help="schedule: wave orders")
     parser.add_argument("--layers", type=int, default=49, help="fewer layers for a quick look")
     parser.add_argument("--no-baseline", action="store_true")

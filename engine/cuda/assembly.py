@@ -26,7 +26,8 @@ from .memory import plan_memory
 from .pages import FRAGMENT_PAGES, PLAIN_PAGES
 from .prefill import GpuPrefill
 
-CHUNK_TOKENS = 4096  # a prefill chunk: unpacking the weights costs little beside it, and it ends in about 0.2 s
+CHUNK_TOKENS = 4096  # a prefill chunk while others decode: it ends in about 0.1 s
+IDLE_CHUNK_TOKENS = 8192  # while nobody does: what every chunk costs anew is spread over more tokens
 _LOG = logging.getLogger(__name__)
 Pages = list[tuple[NDArray[np.int32], NDArray[np.int32]]]
 
@@ -77,11 +78,11 @@ def gpu_parts(weights: ModelWeights, options: EngineOptions, context_tokens: int
     packed = backend == "megakernel"
     limits = options.limits
     if limits.chunk_tokens == ControlLimits().chunk_tokens:
-        limits = replace(limits, chunk_tokens=CHUNK_TOKENS)
+        limits = replace(limits, chunk_tokens=CHUNK_TOKENS, idle_chunk_tokens=IDLE_CHUNK_TOKENS)
     geometry = kv_geometry(config, 2)
     free_bytes = torch.cuda.mem_get_info(device)[0]
     kv_bytes = options.kv_bytes or _most_kv_bytes(geometry, context_tokens, limits)
-    plan = plan_memory(config, geometry, free_bytes, chunk_tokens=limits.chunk_tokens, kv_limit_bytes=kv_bytes)
+    plan = plan_memory(config, geometry, free_bytes, chunk_tokens=limits.longest_chunk, kv_limit_bytes=kv_bytes)
     _LOG.info("GPU memory: %s", plan.describe())
     model, report = load_model(weights, device, packed=packed)
     _LOG.info("loaded %.1f GB at %.2f GB/s", report.n_bytes / 1e9, report.gb_per_s)

@@ -1,4 +1,4 @@
-"""The routed experts of a chunk: pairs sorted by expert, one grouped product per matrix bank."""
+"""The routed experts of a chunk: one grouped product per matrix bank."""
 
 from __future__ import annotations
 
@@ -26,29 +26,14 @@ def grouped_linear(x: torch.Tensor, bank: torch.Tensor, ends: torch.Tensor) -> t
     return out
 
 
-def run_experts(
-    h: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    upgate: Callable[[], torch.Tensor],
-    down: Callable[[], torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (T · top_k, D) of all pairs, and where each (token, slot)'s lies: (T, top_k) int64.
+def run_experts(pairs: ops.Pairs, upgate: Callable[[], torch.Tensor], down: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Outputs (T · top_k, D) of all pairs, weighted, in the order of the pairs.
 
-    h (T, D) bf16; ids, weights (T, top_k). `upgate` gives the bank (E, 2F, D), `down` (E, D, F); the second is asked
-    for after the first was used, so both may be unpacked into the same memory.
+    `upgate` gives the bank (E, 2F, D), `down` (E, D, F); the second is asked for after the first was used, so both
+    may be unpacked into the same memory.
     """
-    n_experts_chosen = ids.shape[1]
-    by_expert = ids.flatten().sort(stable=True)
-    order = by_expert.indices
-    bank = upgate()
-    experts = torch.arange(bank.shape[0], device=h.device)
-    ends = torch.searchsorted(by_expert.values, experts, right=True).to(torch.int32)
-    hidden = ops.silu_up(grouped_linear(h[order // n_experts_chosen], bank, ends), weights.flatten()[order])
-    parts = grouped_linear(hidden, down(), ends)
-    places = torch.empty_like(order)
-    places[order] = torch.arange(order.numel(), device=h.device)
-    return parts, places.view_as(ids)
+    hidden = ops.silu_up(grouped_linear(pairs.x, upgate(), pairs.ends), pairs.weights)
+    return grouped_linear(hidden, down(), pairs.ends)
 
 
 def _native_grouped_mm() -> GroupedMm | None:

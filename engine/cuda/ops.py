@@ -5,10 +5,26 @@ Letters: T tokens, D hidden, H query heads, G KV heads, C head_dim, F hidden uni
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
 from ..models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """A chunk's pairs (token, chosen expert), expert by expert, within an expert in the order of the tokens.
+
+    `x` (T · top_k, D) holds each pair's token, `weights` (T · top_k,) fp32 its expert's weight; expert e's pairs end
+    before `ends[e]`, (E,) int32; slot s of token t lies at `places[t, s]`, (T, top_k) int32.
+    """
+
+    x: torch.Tensor
+    weights: torch.Tensor
+    ends: torch.Tensor
+    places: torch.Tensor
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -21,19 +37,29 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def split_qkv(
-    qkv: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor] | None, n_heads: int, n_kv_heads: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q (T, H, C), k and v (T, G, C) of a grouped QKV output (T, (H + 2G) C); rotated with (cos, sin) (T, C/2) fp32."""
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor] | None,
+    n_heads: int,
+    k: torch.Tensor,
+    v: torch.Tensor,
+) -> torch.Tensor:
+    """q (T, H, C) of a grouped QKV output (T, (H + 2G) C), whose K and V go to k and v (T, G, C), contiguous.
+
+    q and k are rotated with (cos, sin) (T, C/2) fp32 when they are given.
+    """
     if qkv.is_cuda:
         from . import triton_kernels
 
-        return triton_kernels.split_qkv(qkv, rotation, n_heads, n_kv_heads)
+        return triton_kernels.split_qkv(qkv, rotation, n_heads, k, v)
+    n_kv_heads = k.shape[1]
     per_group = n_heads // n_kv_heads
     grouped = qkv.view(qkv.shape[0], n_kv_heads, per_group + 2, -1)
-    q, k, v = grouped[:, :, :per_group].flatten(1, 2), grouped[:, :, per_group], grouped[:, :, per_group + 1]
+    q, keys = grouped[:, :, :per_group].flatten(1, 2), grouped[:, :, per_group]
     if rotation is not None:
-        q, k = _rotate(q, *rotation), _rotate(k, *rotation)
-    return q.contiguous(), k.contiguous(), v.contiguous()
+        q, keys = _rotate(q, *rotation), _rotate(keys, *rotation)
+    k.copy_(keys)
+    v.copy_(grouped[:, :, per_group + 1])
+    return q.contiguous()
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -54,7 +80,7 @@ def silu_up(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
 
 
 def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, places: torch.Tensor) -> None:
-    """x (T, D) fp32 += attention (T, D) + the sum over slots of parts[places[t]]; places (T, top_k) int64."""
+    """x (T, D) fp32 += attention (T, D) + the sum over slots of parts[places[t]]; places (T, top_k) integers."""
     if x.is_cuda:
         from . import triton_kernels
 
@@ -63,12 +89,36 @@ def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, pla
     x += attention.float() + parts[places].float().sum(1)
 
 
-def route(h: torch.Tensor, router: torch.Tensor, config: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def router_logits(h: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
+    """(T, E) fp32 of h (T, D) and router (E, D), bf16; products and sums in fp32."""
+    if h.is_cuda:
+        return torch.mm(h, router.t(), out_dtype=torch.float32)
+    return F.linear(h.float(), router.float())
+
+
+def dispatch(h: torch.Tensor, logits: torch.Tensor, top_k: int, *, normalise: bool) -> Pairs:
+    """The pairs of h (T, D) with the experts that its router logits (T, E) fp32 choose."""
+    if h.is_cuda:
+        from . import triton_experts
+
+        return Pairs(*triton_experts.dispatch(h, logits, top_k, normalise=normalise))
+    return by_expert(h, *route(logits, top_k, normalise=normalise), logits.shape[1])
+
+
+def route(logits: torch.Tensor, top_k: int, *, normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts (T, top_k) int64 and their weights (T, top_k) fp32: largest logits first, ties to the lower id."""
-    logits = F.linear(h.float(), router.float())
     top, ids = logits.sort(dim=-1, descending=True, stable=True)
-    ids, weights = ids[:, : config.top_k], torch.sigmoid(top[:, : config.top_k])
-    return ids, weights / weights.sum(-1, keepdim=True) if config.norm_topk else weights
+    ids, weights = ids[:, :top_k], torch.sigmoid(top[:, :top_k])
+    return ids, weights / weights.sum(-1, keepdim=True) if normalise else weights
+
+
+def by_expert(h: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, n_experts: int) -> Pairs:
+    """The pairs of h (T, D) with experts `ids` (T, top_k) and their `weights`."""
+    order = ids.flatten().sort(stable=True).indices
+    places = torch.empty_like(order, dtype=torch.int32)
+    places[order] = torch.arange(order.numel(), dtype=torch.int32, device=h.device)
+    ends = ids.flatten().bincount(minlength=n_experts).cumsum(0).to(torch.int32)
+    return Pairs(h[order // ids.shape[1]], weights.flatten()[order], ends, places.view_as(ids))
 
 
 def rotation_table(positions: torch.Tensor, config: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,21 +15,30 @@ import torch
 
 from ..kv_cache import NO_PAGE, PAGE_TOKENS
 
+PageTable = Sequence[int] | torch.Tensor  # physical pages of a sequence; (n,) int32 where they lie on the device
+
 
 class PageLayout(Protocol):
     """Conversions between pages as they are stored and (n, 64, G, C) values."""
 
+    @property
+    def fragment(self) -> bool:
+        """True for the order of mma fragments, which the Triton kernels need to know."""
+        ...
+
     def store(self, pool: torch.Tensor, pages: torch.Tensor, values: torch.Tensor, *, is_value: bool) -> None:
-        """Writes values (n, 64, G, C) to `pages` (n,) int64 of a layer's pool (P, G, 64, C)."""
+        """Writes values (n, 64, G, C) to `pages` (n,) integers of a layer's pool (P, G, 64, C)."""
         ...
 
     def load(self, pool: torch.Tensor, pages: torch.Tensor, *, is_value: bool) -> torch.Tensor:
-        """Values (n, 64, G, C) of `pages` (n,) int64."""
+        """Values (n, 64, G, C) of `pages` (n,) integers."""
         ...
 
 
 class PlainPages:
     """Pages as (64, C) blocks."""
+
+    fragment = False
 
     def store(self, pool: torch.Tensor, pages: torch.Tensor, values: torch.Tensor, *, is_value: bool) -> None:
         """See PageLayout."""
@@ -44,6 +53,8 @@ class PlainPages:
 
 class FragmentPages:
     """Pages in the order that the megakernel's tensor-core instructions read."""
+
+    fragment = True
 
     def store(self, pool: torch.Tensor, pages: torch.Tensor, values: torch.Tensor, *, is_value: bool) -> None:
         """See PageLayout."""
@@ -70,7 +81,7 @@ PLAIN_PAGES = PlainPages()
 
 
 def write_tokens(
-    layout: PageLayout, pool: torch.Tensor, table: Sequence[int], begin: int, values: torch.Tensor, *, is_value: bool
+    layout: PageLayout, pool: torch.Tensor, table: PageTable, begin: int, values: torch.Tensor, *, is_value: bool
 ) -> None:
     """Writes values (T, G, C) of the tokens from position `begin` on; `table` maps logical to physical pages.
 
@@ -78,7 +89,12 @@ def write_tokens(
     """
     first, lead = divmod(begin, PAGE_TOKENS)
     end = begin + values.shape[0]
-    pages = _index(table[first : -(-end // PAGE_TOKENS)], pool.device)
+    pages = page_index(table[first : -(-end // PAGE_TOKENS)], pool.device)
+    if pool.is_cuda:
+        from .triton_pages import write_pages
+
+        write_pages(values, pool, pages, lead, fragment=layout.fragment, is_value=is_value)
+        return
     block = torch.zeros(len(pages) * PAGE_TOKENS, *values.shape[1:], dtype=pool.dtype, device=pool.device)
     if lead:
         block[:PAGE_TOKENS] = layout.load(pool, pages[:1], is_value=is_value)[0]
@@ -87,16 +103,33 @@ def write_tokens(
 
 
 def read_tokens(
-    layout: PageLayout, pool: torch.Tensor, table: Sequence[int], begin: int, end: int, *, is_value: bool
+    layout: PageLayout,
+    pool: torch.Tensor,
+    table: PageTable,
+    begin: int,
+    end: int,
+    *,
+    is_value: bool,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Values (end - begin, G, C) of positions [begin, end)."""
-    first = begin // PAGE_TOKENS
+    """Values (end - begin, G, C) of positions [begin, end), in `out` (contiguous) when it is given."""
+    first, lead = divmod(begin, PAGE_TOKENS)
     pages = table[first : -(-end // PAGE_TOKENS)]
-    if NO_PAGE in pages:
+    if not isinstance(pages, torch.Tensor) and NO_PAGE in pages:
         raise AssertionError(f"tokens [{begin}, {end}) are read, of which some have left the window")
-    values = layout.load(pool, _index(pages, pool.device), is_value=is_value).flatten(0, 1)
-    return values[begin - first * PAGE_TOKENS : end - first * PAGE_TOKENS]
+    if out is None:
+        out = pool.new_empty(end - begin, pool.shape[1], pool.shape[3])
+    index = page_index(pages, pool.device)
+    if pool.is_cuda:
+        from .triton_pages import read_pages
+
+        read_pages(out, pool, index, lead, fragment=layout.fragment, is_value=is_value)
+        return out
+    return out.copy_(layout.load(pool, index, is_value=is_value).flatten(0, 1)[lead : lead + end - begin])
 
 
-def _index(pages: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor(pages, dtype=torch.int64).to(device, non_blocking=True)
+def page_index(pages: PageTable, device: torch.device) -> torch.Tensor:
+    """(n,) int32 on the device; an index that lies there already is returned as it is."""
+    if isinstance(pages, torch.Tensor):
+        return pages
+    return torch.tensor(pages, dtype=torch.int32).to(device, non_blocking=True)

@@ -86,18 +86,21 @@ def _split_qkv_kernel(
 
 
 def split_qkv(
-    qkv: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor] | None, n_heads: int, n_kv_heads: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q (T, H, C), k and v (T, G, C) of a grouped QKV output (T, (H + 2G) C); see ops."""
-    n, per_group = qkv.shape[0], n_heads // n_kv_heads
-    dims = qkv.shape[1] // (n_heads + 2 * n_kv_heads)
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor] | None,
+    n_heads: int,
+    k: torch.Tensor,
+    v: torch.Tensor,
+) -> torch.Tensor:
+    """q (T, H, C) of a grouped QKV output (T, (H + 2G) C); fills k and v (T, G, C), contiguous. See ops."""
+    n, n_kv_heads, dims = k.shape
+    per_group = n_heads // n_kv_heads
     q = qkv.new_empty(n, n_heads, dims)
-    k, v = qkv.new_empty(n, n_kv_heads, dims), qkv.new_empty(n, n_kv_heads, dims)
     cos, sin = rotation if rotation is not None else (qkv, qkv)
     _split_qkv_kernel[(n, n_kv_heads)](
         qkv, cos, sin, q, k, v, HEADS=per_group, DIMS=dims, ROPE=rotation is not None, GROUPS=n_kv_heads, num_warps=2
     )
-    return q, k, v
+    return q
 
 
 @triton.jit
@@ -138,7 +141,7 @@ def _add_parts_kernel(x, attention, parts, places, hidden, TOP_K: tl.constexpr, 
 
 
 def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, places: torch.Tensor) -> None:
-    """x (T, D) fp32 += attention (T, D) + the sum of parts[places[t]] (pairs, D), places (T, top_k) int64."""
+    """x (T, D) fp32 += attention (T, D) + the sum of parts[places[t]] (pairs, D), places (T, top_k) int32."""
     n, hidden = x.shape
     block = min(2048, triton.next_power_of_2(hidden))
     grid = (n, triton.cdiv(hidden, block))

@@ -126,12 +126,13 @@ def test_experts_of_sorted_pairs_equal_a_loop_over_tokens() -> None:
     torch.manual_seed(0)
     h, upgate, down = torch.randn(9, 32), torch.randn(6, 32, 32), torch.randn(6, 32, 16)
     ids, weights = torch.stack([torch.randperm(6)[:2] for _ in range(9)]), torch.rand(9, 2)
-    parts, places = moe.run_experts(h, ids, weights, lambda: upgate, lambda: down)
+    pairs = ops.by_expert(h, ids, weights, 6)
+    parts = moe.run_experts(pairs, lambda: upgate, lambda: down)
     for token in range(9):
         for slot in range(2):
             e = int(ids[token, slot])
             hidden = ops.silu_up((upgate[e] @ h[token]).unsqueeze(0), weights[token, slot].unsqueeze(0))[0]
-            assert torch.allclose(parts[places[token, slot]], down[e] @ hidden, atol=1e-3)
+            assert torch.allclose(parts[pairs.places[token, slot]], down[e] @ hidden, atol=1e-3)
 
 
 def test_random_weights_have_the_models_shape_and_repeat(weights: ModelWeights) -> None:

@@ -20,6 +20,7 @@ from pointcode_local.engine.errors import CapacityError, ContextOverflow, Reques
 from pointcode_local.engine.model_files import ModelFiles, open_model
 from pointcode_local.engine.parts import EngineParts
 from pointcode_local.engine.types import (
+    PrefillProgress,
     Request,
     SamplingParams,
     TokensDecoded,
@@ -260,3 +261,21 @@ def test_the_more_urgent_request_is_served_first(files: ModelFiles) -> None:
     with opened(files, replace(OPTIONS, limits=limits)) as engine:
         asyncio.run(main(engine))
     assert order == ["high", "low"]
+
+
+def test_chunks_are_long_while_nobody_decodes_and_short_beside_a_decoding_request(files: ModelFiles) -> None:
+    async def steps(engine: Engine, seed: int) -> list[int]:
+        async with aclosing(engine.stream(Request(prompt(seed, 300), 3))) as events:
+            return [event.done_tokens async for event in events if isinstance(event, PrefillProgress)]
+
+    async def main(engine: Engine) -> tuple[list[int], list[int]]:
+        alone = await steps(engine, 1)
+        async with aclosing(engine.stream(Request(prompt(2, 5), 3000))) as running:
+            await next_of(running, TokensDecoded)
+            return alone, await steps(engine, 3)
+
+    limits = ControlLimits(chunk_tokens=64, idle_chunk_tokens=256)
+    with opened(files, replace(OPTIONS, limits=limits)) as engine:
+        alone, beside = asyncio.run(main(engine))
+    assert alone == [0, 256, 299]
+    assert beside == [0, 64, 128, 192, 256, 299]

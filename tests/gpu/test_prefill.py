@@ -9,7 +9,7 @@ import torch
 from pointcode_local.engine.cuda import attention, moe, ops, packing
 from pointcode_local.engine.cuda.device_weights import Scratch
 from pointcode_local.engine.cuda.loader import load_model
-from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES
+from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES, PageLayout, read_tokens, write_tokens
 from pointcode_local.engine.cuda.prefill import GpuPrefill
 from pointcode_local.engine.kv_cache import GROUPS, KvCache, SequencePages
 from pointcode_local.engine.models.reference import TorchModel, full_logits
@@ -53,16 +53,20 @@ def test_the_kernels_of_a_chunk_equal_their_torch_twins() -> None:
     assert close(ops.rms_norm(x.to(GPU), weight.to(GPU), 1e-6), ops.rms_norm(x, weight, 1e-6))
     qkv, angles = torch.randn(33, 40 * 128).bfloat16(), torch.randn(33, 64)
     rotation = angles.cos(), angles.sin()
-    on_gpu = tuple(t.to(GPU) for t in rotation)
+    on_gpu = rotation[0].to(GPU), rotation[1].to(GPU)
     for rotate_cpu, rotate_gpu in ((None, None), (rotation, on_gpu)):
-        wanted = ops.split_qkv(qkv, rotate_cpu, 32, 4)
-        for a, b in zip(ops.split_qkv(qkv.to(GPU), rotate_gpu, 32, 4), wanted, strict=True):
-            assert close(a, b)
+        k, v = torch.empty(2, 40, 4, 128, dtype=torch.bfloat16).unbind(0)
+        on = k.to(GPU), v.to(GPU)
+        assert close(
+            ops.split_qkv(qkv.to(GPU), rotate_gpu, 32, on[0][7:], on[1][7:]),
+            ops.split_qkv(qkv, rotate_cpu, 32, k[7:], v[7:]),
+        )
+        assert close(on[0][7:], k[7:]) and close(on[1][7:], v[7:])
     wide, scale = torch.randn(33, 1536).bfloat16(), torch.rand(33)
     assert close(ops.silu_up(wide.to(GPU), scale.to(GPU)), ops.silu_up(wide, scale))
     parts, places = torch.randn(33 * 8, 2048).bfloat16(), torch.randperm(33 * 8).view(33, 8)
     added, attn = x.to(GPU), torch.randn(33, 2048).bfloat16()
-    ops.add_parts(added, attn.to(GPU), parts.to(GPU), places.to(GPU))
+    ops.add_parts(added, attn.to(GPU), parts.to(GPU), places.to(GPU, torch.int32))
     ops.add_parts(x, attn, parts, places)
     assert close(added, x, 1e-5)
 
@@ -74,6 +78,49 @@ def test_flash_attention_with_a_window_works_here() -> None:
     for window in (0, 4096):
         ours = attention.attend(q, k, v, window=window, scale=128**-0.5)
         assert close(ours, attention.attend_in_blocks(q, k, v, window=window, scale=128**-0.5))
+
+
+@pytest.mark.parametrize(("n", "s", "window", "dims"), [(700, 6000, 0, 128), (700, 6000, 4096, 128), (65, 65, 33, 16)])
+def test_the_attention_kernel_equals_blocks_with_masks(n: int, s: int, window: int, dims: int) -> None:
+    from pointcode_local.engine.cuda import triton_attention
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(m, h, dims, device=GPU).bfloat16() for m, h in ((n, 8), (s, 2), (s, 2)))
+    ours = triton_attention.attend(q, k, v, window=window, scale=dims**-0.5)
+    assert close(ours, attention.attend_in_blocks(q, k, v, window=window, scale=dims**-0.5))
+
+
+@pytest.mark.parametrize(("n", "n_experts", "top_k"), [(1, 8, 2), (333, 128, 8), (70, 12, 3)])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_pairs_are_laid_out_as_on_the_cpu_also_with_ties(n: int, n_experts: int, top_k: int, normalise: bool) -> None:
+    torch.manual_seed(n)
+    h, logits = torch.randn(n, 64).bfloat16(), (torch.randn(n, n_experts) * 4).round() / 4
+    ours = ops.dispatch(h.to(GPU), logits.to(GPU), top_k, normalise=normalise)
+    wanted = ops.dispatch(h, logits, top_k, normalise=normalise)
+    assert torch.equal(ours.x.cpu(), wanted.x) and torch.equal(ours.ends.cpu(), wanted.ends)
+    assert torch.equal(ours.places.cpu(), wanted.places)
+    assert torch.allclose(ours.weights.cpu(), wanted.weights, atol=1e-6)
+
+
+def test_router_logits_have_fp32_sums() -> None:
+    torch.manual_seed(0)
+    h, router = torch.randn(300, 2048).bfloat16(), torch.randn(128, 2048).bfloat16()
+    assert close(ops.router_logits(h.to(GPU), router.to(GPU)), ops.router_logits(h, router), 1e-5)
+
+
+@pytest.mark.parametrize("layout", [FRAGMENT_PAGES, PLAIN_PAGES])
+@pytest.mark.parametrize("is_value", [False, True])
+def test_pages_are_written_and_read_as_on_the_cpu(layout: PageLayout, is_value: bool) -> None:
+    values, table = torch.randn(300, 4, 128).bfloat16(), [5, 0, 8, 2, 7]
+    on_cpu = torch.full((9, 4, 64, 128), 7.0, dtype=torch.bfloat16)
+    on_gpu = on_cpu.to(GPU)
+    for begin, end in ((0, 1), (1, 64), (64, 70), (70, 193), (193, 300)):
+        write_tokens(layout, on_cpu, table, begin, values[begin:end], is_value=is_value)
+        write_tokens(layout, on_gpu, table, begin, values[begin:end].to(GPU), is_value=is_value)
+    assert torch.equal(on_gpu.cpu(), on_cpu)
+    for begin, end in ((0, 300), (63, 65), (128, 192)):
+        ours = read_tokens(layout, on_gpu, table, begin, end, is_value=is_value)
+        assert torch.equal(ours.cpu(), values[begin:end])
 
 
 def test_grouped_products_equal_a_loop_even_with_idle_experts() -> None:
