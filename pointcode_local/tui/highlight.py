@@ -6,7 +6,11 @@ from functools import cache
 
 from pygments.lexers import get_all_lexers
 from textual.content import Content
-from textual.highlight import highlight
+from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
+
+from pointcode_local.render import expand_tabs
+
+MOST_COLOURED = 50_000  # characters; Pygments reads about 400 in a millisecond
 
 
 @cache
@@ -24,6 +28,8 @@ def known_language(info: str) -> str:
     return name if name in _languages() else "text"
 
 
-def highlighted(code: str, info: str) -> Content:
-    """`code` in the theme's colours; `info` is what stands after the fence."""
-    return highlight(code, language=known_language(info))
+def highlighted(code: str, info: str, *, is_ansi: bool = False) -> Content:
+    """`code` in the theme's colours (or the terminal's own); `info` is what stands after the fence."""
+    language = known_language(info) if len(code) <= MOST_COLOURED else "text"
+    theme = ANSIDarkHighlightTheme if is_ansi else HighlightTheme
+    return highlight(expand_tabs(code), language=language, theme=theme)

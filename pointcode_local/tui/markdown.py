@@ -1,153 +1,148 @@
-"""Textual's Markdown widget with inert text and blocks that are cheap to grow.
+"""Markdown of untrusted text that grows: settled blocks are read and laid out once, only the last ones again.
 
-The streamed and the one-piece rendering of a text are the same: raw HTML and link definitions, which produce no block
-of their own (and would make `append` replace the wrong block), are shown as the text they are.
+The streamed and the one-piece reading of a text give the same lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
-from markdown_it.token import Token
-from textual.await_complete import AwaitComplete
-from textual.content import Content
-from textual.widget import Widget
-from textual.widgets import Markdown
-from textual.widgets._markdown import (  # the block classes have no public home
-    MarkdownBlock,
-    MarkdownFence,
-    MarkdownParagraph,
-)
+from pointcode_local.tui.blocks import Block, Code, Look, Reader, code_lines
+from pointcode_local.tui.highlight import highlighted
+from pointcode_local.tui.inline import make_block_parser
+from pointcode_local.tui.lines import BLANK, Line
 
-from pointcode_local.render import plain
-from pointcode_local.tui.flat import FlatBlock
-from pointcode_local.tui.highlight import known_language
-from pointcode_local.tui.lists import FlatList
-from pointcode_local.tui.tables import FlatTable
-
-_FLAT: dict[str, type[FlatBlock]] = {
-    "bullet_list_open": FlatList,
-    "ordered_list_open": FlatList,
-    "table_open": FlatTable,
-}
+_OPENING = re.compile(r"(?P<marks>`{3,}|~{3,})(?P<info>[^\n]*)\n")
+_FIRST_COLOURED = 2000  # characters of an open code block at which its colours are made for the first time
 
 
-def _inert_text(state: StateCore) -> None:
-    """Entities and percent escapes are decoded by the parser, so its output is made inert again."""
-    for token in state.tokens:
-        for child in token.children or ():
-            child.content = plain(child.content)
+class OpenCode(Block):
+    """The code block at the end of a text that is not closed yet: grows without being read again.
 
-
-def make_parser() -> MarkdownIt:
-    """GitHub-like Markdown without raw HTML, link definitions and guessed links (`main.py` is not a host)."""
-    parser = MarkdownIt("gfm-like", {"html": False}).disable("reference")
-    if parser.linkify is not None:
-        parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
-    parser.core.ruler.push("inert_text", _inert_text)
-    return parser
-
-
-class PlainFence(MarkdownFence):
-    """A code block that never guesses its language."""
-
-    @classmethod
-    def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
-        """Highlighted `code`."""
-        return super().highlight(code, known_language(language), ansi, dark)
-
-
-class InertMarkdown(Markdown):
-    """Markdown of untrusted text that grows. `append` and `update` take text already passed through `plain`.
-
-    Textual's own `append` starts again at the last block; but a block that begins in an unfinished line (`3`, before
-    it becomes `3. item`) may still turn out to belong to the one before. Here only blocks that were closed by a whole
-    line are settled; the text after them is parsed anew with each piece. Await one `append` before the next.
+    New lines are coloured on their own; the whole is coloured again each time it has doubled, so that a block costs
+    about twice what it costs to colour it once. `takes` says whether a piece of text only adds lines.
     """
 
-    BLOCKS = {**Markdown.BLOCKS, "fence": PlainFence, "code_block": PlainFence}
+    def __init__(self, marks: str, info: str, look: Look) -> None:
+        super().__init__()
+        self._closing = re.compile(rf"^[ \t]*{re.escape(marks[0])}{{{len(marks)},}}[ \t]*$", re.MULTILINE)
+        self._info = info
+        self._look: Look = look
+        self._done = ""  # whole lines
+        self._last = ""  # the line that is being written
+        self._recolour_at = _FIRST_COLOURED
+        self._width = 0
+        self._lines: list[Line] = []  # of `_done`
 
-    def __init__(self, markdown: str | None = None, *, classes: str | None = None) -> None:
-        super().__init__(markdown, classes=classes, parser_factory=make_parser, open_links=False)
-        self._parser = make_parser()
+    def takes(self, text: str) -> bool:
+        """Whether the block goes on after `text`; then it is added."""
+        new = self._last + text
+        if self._closing.search(new):
+            return False
+        at = new.rfind("\n") + 1
+        added, self._last = new[:at], new[at:]
+        self._done += added
+        if len(self._done) >= self._recolour_at:
+            self._recolour_at = 2 * len(self._done)
+            self._width = 0
+        elif added and self._width:
+            self._lines += self._coloured(added)
+        self._laid_out = (0, [])
+        return True
+
+    def lay_out(self, width: int) -> list[Line]:
+        """The lines so far."""
+        if self._width != width:
+            self._width = width
+            self._lines = self._coloured(self._done) if self._done else []
+        last = self._coloured(self._last) if self._last.strip() or not self._lines else []
+        return [*self._lines, *last]
+
+    def _coloured(self, code: str) -> list[Line]:
+        content = highlighted(code.removesuffix("\n"), self._info, is_ansi=self._look != "colour")
+        return code_lines(content, self._width, self._look)
+
+
+class MarkdownText:
+    """Takes text already passed through `plain`, in pieces; gives lines."""
+
+    def __init__(self, look: Look) -> None:
+        self._parser = make_block_parser()
+        self._look: Look = look
+        self._parts: list[str] = []
         self._unsettled = ""  # the text whose blocks may still change
-        self._n_unsettled = 0  # how many of the last children they are
-
-    def update(self, markdown: str) -> AwaitComplete:
-        """Show another text."""
-
-        async def replace() -> None:
-            self._markdown, self._unsettled, self._n_unsettled = "", "", 0
-            await self.remove_children()
-            await self.append(markdown)
-
-        return AwaitComplete(replace())
+        self._settled: list[Block] = []
+        self._open: list[Block] = []
+        self._code: OpenCode | None = None  # the last of `_open`, when it is one
+        self._width = 0
+        self._lines: list[Line] = []
+        self._n_settled_lines = 0  # how many of `_lines` stay
+        self._n_laid_out = 0  # blocks of `_settled` that they are of
+        self._is_stale = True
 
     @property
-    def n_settled(self) -> int:
-        """Blocks that will not change any more."""
-        return len(self.children) - self._n_unsettled
+    def source(self) -> str:
+        """The whole text."""
+        return "".join(self._parts)
 
-    async def split(self) -> str:
-        """Keep only the settled blocks; returns the text of the others, for another widget to go on with."""
-        async with self.lock:
-            text, self._unsettled = self._unsettled, ""
-            children = list(self.children)
-            await self.remove_children(children[len(children) - self._n_unsettled :])
-            self._n_unsettled = 0
-            self._markdown = self._markdown.removesuffix(text)
-        return text
+    def feed(self, text: str) -> None:
+        """Add a piece at the end."""
+        self._parts.append(text)
+        self._unsettled += text
+        self._is_stale = True
+        if self._code is None or not self._code.takes(text):
+            self._read()
 
-    def append(self, markdown: str) -> AwaitComplete:
-        """Add a piece of text at the end."""
-        return AwaitComplete(self._grow(markdown))
+    def _read(self) -> None:
+        """Read the unsettled text anew.
 
-    async def _grow(self, text: str) -> None:
-        async with self.lock:
-            self._markdown += text
-            self._unsettled += text
-            tokens = self._parser.parse(self._unsettled)
-            blocks = list(self._parse_markdown(tokens))
-            old = list(self.children)[len(self.children) - self._n_unsettled :]
-            with self.app.batch_update():
-                await self._replace(old, blocks)
-            self._settle([token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map])
-
-    async def _replace(self, old: list[Widget], new: list[MarkdownBlock]) -> None:
-        """Make `new` of `old`: in place as far as the kinds agree, the rest anew."""
-        n_kept = 0
-        for widget, block in zip(old, new, strict=False):
-            if type(widget) is not type(block) or not isinstance(widget, FlatBlock | PlainFence | MarkdownParagraph):
-                break
-            await widget._update_from_block(block)  # pyright: ignore[reportPrivateUsage]
-            n_kept += 1
-        if old[n_kept:]:
-            await self.remove_children(old[n_kept:])
-        if new[n_kept:]:
-            await self.mount_all(new[n_kept:])
-
-    def _settle(self, first_lines: list[int]) -> None:
-        """Keep the last block that began in a whole line, and what follows it; `first_lines` has one entry a block."""
+        A block that begins in an unfinished line (`3`, before it becomes `3. item`) may still turn out to belong to
+        the one before; so all blocks before the last one that began in a whole line are settled.
+        """
+        tokens = self._parser.parse(self._unsettled)
+        blocks = Reader(tokens, self._look).read()
+        starts = [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
         n_whole_lines = self._unsettled.count("\n")
-        keep = max((n for n, line in enumerate(first_lines) if line < n_whole_lines), default=0)
-        if not first_lines:
-            return
-        self._n_unsettled = len(first_lines) - keep
-        lines = self._unsettled.split("\n")
-        self._unsettled = "\n".join(lines[first_lines[keep] :])
+        keep = max((n for n, line in enumerate(starts) if line < n_whole_lines), default=0)
+        self._settled += blocks[:keep]
+        self._open = blocks[keep:]
+        if starts:
+            self._unsettled = "\n".join(self._unsettled.split("\n")[starts[keep] :])
+        self._code = self._open_code()
 
-    def _parse_markdown(self, tokens: Iterable[Token]) -> Iterable[MarkdownBlock]:
-        group: list[Token] = []
-        kind: type[FlatBlock] | None = None
-        for token in tokens:
-            if token.level == 0 and token.type in _FLAT:
-                yield from super()._parse_markdown(group)
-                group, kind = [], _FLAT[token.type]
-            group.append(token)
-            if kind is not None and token.level == 0 and token.type.endswith("_close"):
-                block = kind(self, group)
-                yield from [block] if block.read() else super()._parse_markdown(group)
-                group, kind = [], None
-        yield from super()._parse_markdown(group)
+    def _open_code(self) -> OpenCode | None:
+        """The open code block that the unsettled text consists of, if it does."""
+        opening = _OPENING.match(self._unsettled)
+        if opening is None or len(self._open) != 1 or not isinstance(self._open[0], Code):
+            return None
+        code = OpenCode(opening["marks"], opening["info"], self._look)
+        if not code.takes(self._unsettled[opening.end() :]):
+            return None
+        self._open = [code]
+        return code
+
+    def lines_at(self, width: int) -> list[Line]:
+        """All lines at `width` cells. The list is the text's own and grows with it."""
+        if width != self._width:
+            self._width, self._lines = width, []
+            self._n_settled_lines = self._n_laid_out = 0
+            self._is_stale = True
+        if self._is_stale:
+            self._is_stale = False
+            del self._lines[self._n_settled_lines :]
+            self._add_lines(self._settled[self._n_laid_out :])
+            self._n_laid_out = len(self._settled)
+            self._n_settled_lines = len(self._lines)
+            self._add_lines(self._open)
+        return self._lines
+
+    @property
+    def n_settled_lines(self) -> int:
+        """How many lines from the top will not change, at the width of the last `lines_at`."""
+        return self._n_settled_lines
+
+    def _add_lines(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            if self._lines:
+                self._lines.append(BLANK)
+            self._lines += block.lines_at(self._width)

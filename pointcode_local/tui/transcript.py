@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
-from pointcode_local.tui.story import AnswerRecord, Record, ToolRecord
+from pointcode_local.tui.story import Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
 MOUNTED_AT_OPEN = 30
@@ -94,7 +94,6 @@ class Transcript(VerticalScroll, can_focus=False):
             view = make_view(record)
             before_it = self._records[at - 1] if at else None
             view.set_class(isinstance(record, ToolRecord) and isinstance(before_it, ToolRecord), "follows-tool")
-            view.set_class(isinstance(before_it, AnswerRecord), "after-answer")
             if self._all_unfolded and isinstance(view, Foldable):
                 view.set_unfolded(True)
             self._views[id(record)] = view

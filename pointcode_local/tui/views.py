@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, assert_never
+from typing import ClassVar, assert_never
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,8 +14,6 @@ from textual.widgets import Static
 
 from pointcode_local.diff import change_counts, diff_title
 from pointcode_local.render import (
-    LineLimit,
-    PlainStream,
     clip,
     count_lines,
     one_line,
@@ -26,14 +24,10 @@ from pointcode_local.render import (
     shown_lines,
     tail_lines,
 )
+from pointcode_local.tui.answer import AnswerView
 from pointcode_local.tui.diffview import DiffView
-from pointcode_local.tui.markdown import InertMarkdown
 from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, ThinkingRecord, ToolRecord, UserRecord
 
-if TYPE_CHECKING:
-    from textual.widgets.markdown import Markdown
-
-PAGE_BLOCKS = 40  # of an answer that still grows
 LIVE_LINES = 8  # of a running command's output
 ERROR_LINES = 6  # of a failed call's result, shown without unfolding
 UNFOLDED_LINES = 400
@@ -58,53 +52,6 @@ class UserView(Static):
 
     async def sync(self) -> None:
         """Never changes."""
-
-
-class AnswerView(Vertical):
-    """A piece of the answer, rendered while it streams.
-
-    Its blocks are laid out in pages: a layout costs as much as its page has blocks, not as the whole answer.
-    """
-
-    def __init__(self, record: AnswerRecord) -> None:
-        super().__init__(classes="entry answer")
-        self._record = record
-        self._stream = PlainStream()
-        self._limit = LineLimit()
-        self._n_parts = 0
-        self._page = InertMarkdown(self._take())
-
-    def compose(self) -> ComposeResult:
-        """The first page."""
-        yield self._page
-
-    @property
-    def markdown(self) -> str:
-        """The text that is shown, of all pages."""
-        return "".join(page.source for page in self.query_children(InertMarkdown))
-
-    def _take(self) -> str:
-        new = "".join(self._record.parts[self._n_parts :])
-        self._n_parts = len(self._record.parts)
-        text = self._stream.feed(self._limit.feed(new))
-        return text + self._stream.finish() if self._record.done else text
-
-    async def sync(self) -> None:
-        """Append what came since the last call."""
-        if new := self._take():
-            await self._page.append(new)
-        while self._page.n_settled > PAGE_BLOCKS:
-            rest = await self._page.split()
-            self._page = InertMarkdown()
-            await self.mount(self._page)
-            await self._page.append(rest)
-
-    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """A link in model text is shown and copied, never opened: its text may lie about its target."""
-        event.stop()
-        event.prevent_default()
-        self.app.copy_to_clipboard(event.href)
-        self.app.notify(one_line(event.href, 300), title="Link copied", markup=False)
 
 
 class Foldable(Vertical, can_focus=True):

@@ -1,0 +1,125 @@
+"""A piece of the answer as one widget that draws only its lines in view."""
+
+from __future__ import annotations
+
+from textual.geometry import Offset, Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+
+from pointcode_local.render import LineLimit, PlainStream, one_line
+from pointcode_local.tui.blocks import Look
+from pointcode_local.tui.lines import Line, copied
+from pointcode_local.tui.markdown import MarkdownText
+from pointcode_local.tui.story import AnswerRecord
+
+
+class AnswerView(Widget):
+    """Rendered while it streams: each line becomes a strip once, when it is first in view."""
+
+    def __init__(self, record: AnswerRecord) -> None:
+        super().__init__(classes="entry answer")
+        self._record = record
+        self._stream = PlainStream()
+        self._limit = LineLimit()
+        self._n_parts = 0
+        self._text = MarkdownText(self._look())
+        self._strips: dict[int, Strip] = {}
+        self._n_lines = 0
+        self._text.feed(self._take())
+
+    def _look(self) -> Look:
+        return "plain" if self.app.no_color else "ansi" if self.app.native_ansi_color else "colour"
+
+    @property
+    def markdown(self) -> str:
+        """The text that is shown."""
+        return self._text.source
+
+    def _take(self) -> str:
+        new = "".join(self._record.parts[self._n_parts :])
+        self._n_parts = len(self._record.parts)
+        text = self._stream.feed(self._limit.feed(new))
+        return text + self._stream.finish() if self._record.done else text
+
+    async def sync(self) -> None:
+        """Append what came since the last call."""
+        if not (new := self._take()):
+            return
+        self._text.feed(new)
+        width = self.size.width
+        lines = self._text.lines_at(width) if width else []
+        first = self._first_changed()
+        if len(lines) != self._n_lines:
+            self.refresh(layout=True)
+        else:
+            self.refresh(Region(0, first, width, len(lines) - first))
+
+    def _first_changed(self) -> int:
+        """Forget the strips of the lines that may have changed; returns the first of them."""
+        first = min(self._text.n_settled_lines, self._n_lines)
+        for y in [y for y in self._strips if y >= first]:
+            del self._strips[y]
+        return first
+
+    # ---------------------------------------------------------------- drawing
+    def _lines_at(self, width: int) -> list[Line]:
+        lines = self._text.lines_at(width)
+        self._n_lines = len(lines)
+        return lines
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """All the width there is."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Lines at `width`."""
+        return len(self._lines_at(width)) if width else 0
+
+    def on_resize(self) -> None:
+        """Another width, other lines."""
+        self._strips.clear()
+
+    def notify_style_update(self) -> None:
+        """Other colours."""
+        self._strips.clear()
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        """One line, from the strips kept."""
+        width = self.size.width
+        lines = self._lines_at(width)
+        if y >= len(lines):
+            return Strip.blank(width, self.visual_style.rich_style)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            return self._selected(lines[y], span).to_strip(width, self.visual_style).apply_offsets(0, y)
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = lines[y].to_strip(width, self.visual_style).apply_offsets(0, y)
+        return strip
+
+    def _selected(self, line: Line, span: tuple[int, int]) -> Line:
+        style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
+        n_lead = len(line.lead.plain)
+        start, end = span
+        end = len(line.body.plain) if end < 0 else max(0, end - n_lead)
+        return Line(line.body.stylize(style, max(0, start - n_lead), end), line.lead, line.joint, line.fill)
+
+    # ---------------------------------------------------------------- the mouse
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Draw the selection."""
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text, as it was written: without bars, bullets and the line ends of the wrapping."""
+        lines = self._lines_at(self.size.width)
+        start = selection.start or Offset(0, 0)
+        end = selection.end or Offset(-1, len(lines) - 1)
+        return copied(lines, (start.y, start.x), (end.y, end.x)), "\n"
+
+    def action_link(self, href: str) -> None:
+        """A link in model text is shown and copied, never opened: its text may lie about its target."""
+        self.app.copy_to_clipboard(href)
+        self.app.notify(one_line(href, 300), title="Link copied", markup=False)
