@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.geometry import Offset, Region, Size
+from textual.reactive import Reactive
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
@@ -18,6 +19,8 @@ from pointcode_local.tui.story import AnswerRecord
 class AnswerView(Widget):
     """Rendered while it streams: each line becomes a strip once, when it is first in view."""
 
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), repaint=False)  # known from a layout: no reason for another
+
     def __init__(self, record: AnswerRecord) -> None:
         super().__init__(classes="entry answer")
         self._record = record
@@ -26,6 +29,7 @@ class AnswerView(Widget):
         self._n_parts = 0
         self._text = MarkdownText(self._look())
         self._strips: dict[int, Strip] = {}
+        self._strips_width = 0
         self._n_lines = 0
         self._text.feed(self._take())
 
@@ -77,28 +81,45 @@ class AnswerView(Widget):
         """Lines at `width`."""
         return len(self._lines_at(width)) if width else 0
 
-    def on_resize(self) -> None:
-        """Another width, other lines."""
-        self._strips.clear()
-
     def notify_style_update(self) -> None:
         """Other colours."""
         self._strips.clear()
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
-        """One line, from the strips kept."""
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in view. (The usual way through the widget's box costs three times as much; there is no box.)"""
+        if self._strips_width != self.size.width:
+            self._strips_width = self.size.width
+            self._strips.clear()
+        strips = [self._strip(y) for y in crop.line_range]
+        return strips if crop.column_span == (0, self.size.width) else [s.crop(*crop.column_span) for s in strips]
+
+    def _strip(self, y: int) -> Strip:
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._filtered(self._drawn(y))
+        return strip
+
+    def _filtered(self, strip: Strip) -> Strip:
+        """For terminals without colours, or with their own."""
+        background = self.background_colors[1]
+        for line_filter in self.get_line_filters():
+            strip = strip.apply_filter(line_filter, background)
+        return strip
+
+    def _drawn(self, y: int) -> Strip:
         width = self.size.width
         lines = self._lines_at(width)
         if y >= len(lines):
             return Strip.blank(width, self.visual_style.rich_style)
-        selection = self.text_selection
-        if selection is not None and (span := selection.get_span(y)) is not None:
-            return self._selected(lines[y], span).to_strip(width, self.visual_style).apply_offsets(0, y)
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._strips[y] = lines[y].to_strip(width, self.visual_style).apply_offsets(0, y)
-        return strip
+        line = lines[y]
+        if (selection := self.text_selection) is not None and (span := selection.get_span(y)) is not None:
+            line = self._selected(line, span)
+        return line.to_strip(width, self.visual_style)
+
+    def render_line(self, y: int) -> Strip:
+        """One line that knows its place in the text, for the mouse."""
+        return self._drawn(y).apply_offsets(0, y)
 
     def _selected(self, line: Line, span: tuple[int, int]) -> Line:
         style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
@@ -110,6 +131,7 @@ class AnswerView(Widget):
     # ---------------------------------------------------------------- the mouse
     def selection_updated(self, selection: Selection | None) -> None:
         """Draw the selection."""
+        self._strips.clear()
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.screen import Screen
 
 from pointcode_local.complete import MODES, PathFinder, PromptHistory, parse_slash
 from pointcode_local.events import AgentEvent, Answer, PermissionAsked, Prompt, SetMode
@@ -35,6 +36,12 @@ FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
 PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
 PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
+
+
+class MainScreen(Screen[None]):
+    """The screen below all others."""
+
+    BLANK = True  # behind the widgets there is nothing to draw
 
 
 class PointcodeApp(App[int]):
@@ -101,6 +108,10 @@ class PointcodeApp(App[int]):
         self._status = StatusLine()
 
     # ----------------------------------------------------------------- set-up
+    def get_default_screen(self) -> MainScreen:
+        """The screen with the conversation."""
+        return MainScreen(id="_default")
+
     def compose(self) -> ComposeResult:
         """Conversation above, everything that is about now below."""
         yield self._transcript

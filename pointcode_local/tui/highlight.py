@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
-from pygments.lexers import get_all_lexers
-from textual.content import Content
-from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
+from pygments.lexer import Lexer
+from pygments.lexers import get_all_lexers, get_lexer_by_name
+from pygments.token import _TokenType
+from textual.content import Content, Span
+from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme
 
 from pointcode_local.render import expand_tabs
 
@@ -28,8 +30,32 @@ def known_language(info: str) -> str:
     return name if name in _languages() else "text"
 
 
+@cache
+def _lexer(language: str) -> Lexer:
+    return get_lexer_by_name(language, stripnl=False, ensurenl=True)
+
+
+@lru_cache(64)
 def highlighted(code: str, info: str, *, is_ansi: bool = False) -> Content:
     """`code` in the theme's colours (or the terminal's own); `info` is what stands after the fence."""
+    code = expand_tabs(code)
     language = known_language(info) if len(code) <= MOST_COLOURED else "text"
-    theme = ANSIDarkHighlightTheme if is_ansi else HighlightTheme
-    return highlight(expand_tabs(code), language=language, theme=theme)
+    if language == "text":
+        return Content(code).stylize_before("" if is_ansi else "$text")
+    styles = (ANSIDarkHighlightTheme if is_ansi else HighlightTheme).STYLES
+    spans: list[Span] = [] if is_ansi else [Span(0, len(code), "$text")]
+    at = 0
+    for kind, text in _lexer(language).get_tokens(code):
+        if style := _style(kind, styles):
+            spans.append(Span(at, min(at + len(text), len(code)), style))
+        at += len(text)
+    return Content(code, spans)
+
+
+def _style(kind: _TokenType | None, styles: dict[tuple[str, ...], str]) -> str:
+    """The style of the nearest kind that has one."""
+    while kind is not None:
+        if kind in styles:
+            return styles[kind]
+        kind = kind.parent
+    return ""

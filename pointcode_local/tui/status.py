@@ -47,11 +47,27 @@ def progress_text(progress: Progress) -> str:
     return text
 
 
-class ActivityLine(Static):
+class Changing(Static):
+    """A text that is set again and again and drawn only when it is another one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("", id=name, markup=False)
+        self._text_shown = Content("")
+
+    def set_text(self, text: Content) -> None:
+        """Show `text`; its lines are laid out again only when their number may be another."""
+        before, self._text_shown = self._text_shown, text
+        if text.is_same(before):
+            return
+        is_one_line = self.styles.height is not None and self.styles.height.is_cells
+        self.update(text, layout=not is_one_line)
+
+
+class ActivityLine(Changing):
     """One line above the composer while something runs; it is the only thing that moves on the screen."""
 
     def __init__(self, clock: Callable[[], float], *, animate: bool) -> None:
-        super().__init__("", id="activity", markup=False)
+        super().__init__("activity")
         self.display = False
         self._clock = clock
         self._animated = animate
@@ -85,7 +101,7 @@ class ActivityLine(Static):
             return
         seconds = int(self._clock() - self._since)
         elapsed = f"{seconds} s" if 1 <= seconds < 120 else short_seconds(seconds) if seconds else ""
-        self.update(
+        self.set_text(
             Content.assemble(
                 (_SPINNER[self._tick % len(_SPINNER)] + " ", "$accent"),
                 self._text,
@@ -98,11 +114,11 @@ class ActivityLine(Static):
 _TODO_GLYPHS = {"done": ("✓", "$success"), "in_progress": ("●", "$accent"), "pending": ("○", "$foreground 60%")}
 
 
-class TodoPanel(Static):
+class TodoPanel(Changing):
     """The plan: the step in work and how far it is; all steps after Ctrl+T or a click."""
 
     def __init__(self) -> None:
-        super().__init__("", id="todo", markup=False)
+        super().__init__("todo")
         self.display = False
         self._items: tuple[tuple[str, str], ...] = ()
         self._unfolded = False
@@ -139,21 +155,21 @@ class TodoPanel(Static):
                 glyph, color = _TODO_GLYPHS.get(status, _TODO_GLYPHS["pending"])
                 style = "$foreground 60%" if status == "done" else "bold" if status == "in_progress" else ""
                 lines.append(Content.assemble((f"  {glyph} ", color), (one_line(text, 300), style)))
-        self.update(Content("\n").join(lines))
+        self.set_text(Content("\n").join(lines))
 
 
-class QueueLine(Static):
+class QueueLine(Changing):
     """Messages that wait: for the model's next step, or for the end of the turn."""
 
     def __init__(self) -> None:
-        super().__init__("", id="queue", markup=False)
+        super().__init__("queue")
         self.display = False
 
     def set_queue(self, steering: list[str], queued: list[str]) -> None:
         """One line each, in the order in which they will be read."""
         self.display = bool(steering or queued)
         rows = [*(("next step", text) for text in steering), *(("queued", text) for text in queued)]
-        self.update(
+        self.set_text(
             Content("\n").join(
                 Content.assemble((f"{when}  ", "$foreground 60%"), one_line(text, 300)) for when, text in rows
             )
@@ -210,11 +226,11 @@ def _speed_parts(usage: UsageChanged | None, meter: Meter) -> list[StatusPart]:
     return [StatusPart(text, _FAINT, rank, on_right=True) for text, rank in parts]
 
 
-class StatusLine(Static):
+class StatusLine(Changing):
     """The last line: mode, model, sandbox on the left; context and speed on the right; what does not fit goes."""
 
     def __init__(self) -> None:
-        super().__init__("", id="status", markup=False)
+        super().__init__("status")
         self._shown: tuple[HostInfo, Story, Meter] | None = None
 
     def show(self, info: HostInfo, story: Story, meter: Meter) -> None:
@@ -232,7 +248,7 @@ class StatusLine(Static):
             return
         parts = _that_fit(status_parts(*self._shown), width)
         left, right = (_joined([part for part in parts if part.on_right == side]) for side in (False, True))
-        self.update(Content.assemble(left, " " * max(0, width - left.cell_length - right.cell_length), right))
+        self.set_text(Content.assemble(left, " " * max(0, width - left.cell_length - right.cell_length), right))
 
 
 def _that_fit(parts: list[StatusPart], width: int) -> list[StatusPart]:

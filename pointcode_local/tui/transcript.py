@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
+from pointcode_local.tui.scrolling import GrowingScroll
 from pointcode_local.tui.story import Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
@@ -29,7 +29,7 @@ class Earlier(Static):
         self.query_ancestor(Transcript).load_earlier()
 
 
-class Transcript(VerticalScroll, can_focus=False):
+class Transcript(GrowingScroll, can_focus=False):
     """Shows `records[first:]`. The end is followed until the person scrolls up, and again once they are back."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
