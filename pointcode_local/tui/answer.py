@@ -13,6 +13,7 @@ from pointcode_local.render import LineLimit, PlainStream, one_line
 from pointcode_local.tui.blocks import Look
 from pointcode_local.tui.lines import Line, copied
 from pointcode_local.tui.markdown import MarkdownText
+from pointcode_local.tui.scrolling import filtered
 from pointcode_local.tui.story import AnswerRecord
 
 
@@ -31,7 +32,8 @@ class AnswerView(Widget):
         self._strips: dict[int, Strip] = {}
         self._strips_width = 0
         self._n_lines = 0
-        self._text.feed(self._take())
+        self._is_finished = False
+        self._grow()
 
     def _look(self) -> Look:
         return "plain" if self.app.no_color else "ansi" if self.app.native_ansi_color else "colour"
@@ -41,17 +43,25 @@ class AnswerView(Widget):
         """The text that is shown."""
         return self._text.source
 
-    def _take(self) -> str:
+    def _grow(self) -> bool:
+        """Take what is new; False when nothing is."""
         new = "".join(self._record.parts[self._n_parts :])
         self._n_parts = len(self._record.parts)
+        if self._is_finished or not (new or self._record.done):
+            return False
         text = self._stream.feed(self._limit.feed(new))
-        return text + self._stream.finish() if self._record.done else text
+        if not self._record.done:
+            self._text.feed(text)
+            return True
+        self._is_finished = True
+        self._text.feed(text + self._stream.finish())
+        self._text.finish()
+        return True
 
     async def sync(self) -> None:
         """Append what came since the last call."""
-        if not (new := self._take()):
+        if not self._grow():
             return
-        self._text.feed(new)
         width = self.size.width
         lines = self._text.lines_at(width) if width else []
         first = self._first_changed()
@@ -91,21 +101,10 @@ class AnswerView(Widget):
         if self._strips_width != self.size.width:
             self._strips_width = self.size.width
             self._strips.clear()
-        strips = [self._strip(y) for y in crop.line_range]
+        missing = [y for y in crop.line_range if y not in self._strips]
+        self._strips.update(zip(missing, filtered(self, [self._drawn(y) for y in missing]), strict=True))
+        strips = [self._strips[y] for y in crop.line_range]
         return strips if crop.column_span == (0, self.size.width) else [s.crop(*crop.column_span) for s in strips]
-
-    def _strip(self, y: int) -> Strip:
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._strips[y] = self._filtered(self._drawn(y))
-        return strip
-
-    def _filtered(self, strip: Strip) -> Strip:
-        """For terminals without colours, or with their own."""
-        background = self.background_colors[1]
-        for line_filter in self.get_line_filters():
-            strip = strip.apply_filter(line_filter, background)
-        return strip
 
     def _drawn(self, y: int) -> Strip:
         width = self.size.width

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import Any
 
 from pygments.lexer import Lexer
 from pygments.lexers import get_all_lexers, get_lexer_by_name
-from pygments.token import _TokenType
 from textual.content import Content, Span
 from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme
 
@@ -52,8 +52,8 @@ def highlighted(code: str, info: str, *, is_ansi: bool = False) -> Content:
     return Content(code, spans)
 
 
-def _style(kind: _TokenType | None, styles: dict[tuple[str, ...], str]) -> str:
-    """The style of the nearest kind that has one."""
+def _style(kind: Any, styles: dict[tuple[str, ...], str]) -> str:
+    """The style of the nearest kind of token (Pygments's own tuple type, with a parent) that has one."""
     while kind is not None:
         if kind in styles:
             return styles[kind]

@@ -94,5 +94,6 @@ def copied(lines: Sequence[Line], first: tuple[int, int], last: tuple[int, int])
         n_lead, text = len(line.lead.plain), line.body.plain
         start = max(0, first[1] - n_lead) if y == first[0] else 0
         end = max(0, last[1] - n_lead) if y == last[0] and last[1] >= 0 else len(text)
-        parts += [line.joint if parts else "", text[start:end].rstrip() if end >= len(text) else text[start:end]]
+        ends_here = end >= len(text) and (y + 1 >= len(lines) or lines[y + 1].joint == "\n")
+        parts += [line.joint if parts else "", text[start:end].rstrip() if ends_here else text[start:end]]
     return "".join(parts)

@@ -55,8 +55,10 @@ class OpenCode(Block):
         if self._width != width:
             self._width = width
             self._lines = self._coloured(self._done) if self._done else []
-        last = self._coloured(self._last) if self._last.strip() or not self._lines else []
-        return [*self._lines, *last]
+        lines = [*self._lines, *(self._coloured(self._last) if self._last else [])]
+        while len(lines) > 1 and not lines[-1].body.plain:
+            lines.pop()
+        return lines or self._coloured("")
 
     def _coloured(self, code: str) -> list[Line]:
         content = highlighted(code.removesuffix("\n"), self._info, is_ansi=self._look != "colour")
@@ -92,6 +94,14 @@ class MarkdownText:
         self._is_stale = True
         if self._code is None or not self._code.takes(text):
             self._read()
+            self._code = self._open_code()
+
+    def finish(self) -> None:
+        """No more comes: a code block that was not closed gets its final colours."""
+        if self._code is not None:
+            self._code = None
+            self._is_stale = True
+            self._read()
 
     def _read(self) -> None:
         """Read the unsettled text anew.
@@ -108,7 +118,6 @@ class MarkdownText:
         self._open = blocks[keep:]
         if starts:
             self._unsettled = "\n".join(self._unsettled.split("\n")[starts[keep] :])
-        self._code = self._open_code()
 
     def _open_code(self) -> OpenCode | None:
         """The open code block that the unsettled text consists of, if it does."""

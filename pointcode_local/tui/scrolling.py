@@ -16,8 +16,19 @@ from textual.geometry import Region, Size
 from textual.reactive import Reactive
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
+from textual.widget import Widget
 
 _Look = tuple[int, int, int, Color | None, Color | None]  # cells, beginning and end of the thumb (1/8 cell), colours
+
+
+def filtered(widget: Widget, strips: list[Strip]) -> list[Strip]:
+    """`strips` of `widget` for terminals without colours, or with their own."""
+    filters = widget.get_line_filters()
+    background = widget.background_colors[1] if filters else None
+    for line_filter in filters:
+        assert background is not None
+        strips = [strip.apply_filter(line_filter, background) for strip in strips]
+    return strips
 
 
 class QuietScrollBar(ScrollBar):
@@ -64,14 +75,9 @@ class QuietScrollBar(ScrollBar):
             back_color=bar.style.bgcolor or Color.default(),
             bar_color=bar.style.color or Color.default(),
         ).segments
-        strips = {id(cell): self._filtered(Strip([cell], 1)) for cell in cells}
+        kinds = {id(cell): cell for cell in cells}
+        strips = dict(zip(kinds, filtered(self, [Strip([cell], 1) for cell in kinds.values()]), strict=True))
         return [strips[id(cell)] for cell in cells[crop.y : crop.bottom]]
-
-    def _filtered(self, strip: Strip) -> Strip:
-        background = self.background_colors[1]
-        for line_filter in self.get_line_filters():
-            strip = strip.apply_filter(line_filter, background)
-        return strip
 
 
 class GrowingScroll(VerticalScroll):

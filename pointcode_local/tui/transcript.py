@@ -17,7 +17,7 @@ from pointcode_local.tui.views import Foldable, View, make_view
 
 MOUNTED_AT_OPEN = 30
 MOUNTED_AT_MOST = 160  # while following the end
-MORE = 40  # records mounted per step when reading back
+MORE = 20  # records mounted per step when reading back
 
 
 class Earlier(Static):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
-from textual.app import App, ComposeResult
-from textual.containers import VerticalScroll
-from textual.widget import Widget
-from textual.widgets._markdown import MarkdownBlock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pointcode_local.render import PlainStream, plain
-from pointcode_local.tui.flat import FlatBlock
-from pointcode_local.tui.markdown import InertMarkdown
-from pointcode_local.tui.story import AnswerRecord
-from pointcode_local.tui.views import AnswerView
+from pointcode_local.tui.lines import Line, copied
+from pointcode_local.tui.markdown import MarkdownText
 
 PIECES = [
     "A paragraph with `code`, **bold**, *italics* and ~~gone~~.\n\n",
@@ -44,121 +38,130 @@ PIECES = [
 ]
 
 
-class TwoDocuments(App[None]):
-    """One widget to stream into, one to fill at once."""
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield InertMarkdown(classes="streamed")
-            yield InertMarkdown(classes="whole")
+WIDTHS = st.sampled_from((4, 13, 40, 80))
+TEXTS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join)
 
 
-def shown(widget: Widget) -> list[object]:
-    """What a Markdown widget shows: the tree of blocks with their text, and lists as laid out."""
-    rows: list[object] = []
-    for child in widget.children:
-        content = getattr(child, "_content", "")
-        if isinstance(child, FlatBlock):
-            content = child.text_at(60)[1]
-        spans = sorted(map(str, getattr(content, "spans", [])))
-        rows.append(
-            (type(child).__name__, str(content) if isinstance(child, MarkdownBlock) else "", spans, shown(child))
-        )
-    return rows
+def whole(text: str, width: int = 60) -> list[Line]:
+    """The lines of a text that is there at once."""
+    markdown = MarkdownText("colour")
+    markdown.feed(plain(text))
+    markdown.finish()
+    return markdown.lines_at(width)
 
 
-async def stream(widget: InertMarkdown, text: str, rng: random.Random) -> None:
-    """Append `text` in random pieces, as a turn does."""
+def shown(lines: list[Line]) -> list[object]:
+    """Everything that can be seen of lines, and what a copy gets."""
+    return [
+        (line.lead.plain, line.body.plain, line.joint, line.fill, list(line.lead.spans), list(line.body.spans))
+        for line in lines
+    ]
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [(line.lead.plain + line.body.plain).rstrip() for line in lines]
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.lists(st.sampled_from((1, 2, 3, 7, 40, 200)), min_size=1, max_size=20), WIDTHS, WIDTHS)
+def test_a_streamed_text_looks_like_the_same_text_in_one_piece(
+    text: str, sizes: list[int], first_width: int, last_width: int
+) -> None:
+    streamed = MarkdownText("colour")
     inert = PlainStream()
-    at = 0
+    at = n = 0
     while at < len(text):
-        size = rng.choice((1, 2, 3, 7, 40, 200))
-        if new := inert.feed(text[at : at + size]):
-            await widget.append(new)
-        at += size
-    if rest := inert.finish():
-        await widget.append(rest)
+        size = sizes[n % len(sizes)]
+        streamed.feed(inert.feed(text[at : at + size]))
+        streamed.lines_at(first_width if at < len(text) // 2 else last_width)
+        at, n = at + size, n + 1
+    streamed.feed(inert.finish())
+    streamed.finish()
+    assert streamed.source == plain(text)
+    assert shown(streamed.lines_at(last_width)) == shown(whole(text, last_width))
 
 
-async def test_a_streamed_text_looks_like_the_same_text_in_one_piece() -> None:
-    rng = random.Random(7)
-    app = TwoDocuments()
-    async with app.run_test(size=(80, 30)) as pilot:
-        streamed = app.query_one(".streamed", InertMarkdown)
-        whole = app.query_one(".whole", InertMarkdown)
-        for _ in range(20):
-            text = "".join(rng.choices(PIECES, k=rng.randint(1, 7)))
-            with app.batch_update():
-                await streamed.update("")
-                await stream(streamed, text, rng)
-                await whole.update(plain(text))
-            await pilot.pause(0)
-            assert shown(streamed) == shown(whole), text
+def test_every_piece_alone_streams_character_by_character_to_the_same_lines() -> None:
+    for piece in PIECES:
+        streamed = MarkdownText("colour")
+        inert = PlainStream()
+        for character in piece:
+            streamed.feed(inert.feed(character))
+            streamed.lines_at(60)
+        streamed.feed(inert.finish())
+        streamed.finish()
+        assert shown(streamed.lines_at(60)) == shown(whole(piece)), piece
 
 
-async def test_every_piece_alone_streams_character_by_character_to_the_same_blocks() -> None:
-    app = TwoDocuments()
-    async with app.run_test(size=(80, 30)) as pilot:
-        streamed = app.query_one(".streamed", InertMarkdown)
-        whole = app.query_one(".whole", InertMarkdown)
-        for piece in PIECES:
-            await streamed.update("")
-            inert = PlainStream()
-            with app.batch_update():
-                for character in piece:
-                    if new := inert.feed(character):
-                        await streamed.append(new)
-                await whole.update(plain(piece))
-            await pilot.pause(0)
-            assert shown(streamed) == shown(whole), piece
+def test_what_is_settled_is_laid_out_once() -> None:
+    text = "".join(PIECES[:16]) * 4
+    markdown = MarkdownText("colour")
+    kept: list[Line] = []
+    for at in range(0, len(text), 50):
+        markdown.feed(text[at : at + 50])
+        lines = markdown.lines_at(60)
+        assert all(before is now for before, now in zip(kept, lines, strict=False))
+        kept = lines[: markdown.n_settled_lines]
+    assert len(kept) > len(whole(text)) - 20
 
 
-async def test_a_long_answer_in_pages_shows_the_blocks_of_one_page() -> None:
-    text = "".join(PIECES[:16]) * 8
-    app = TwoDocuments()
-    async with app.run_test(size=(80, 30)) as pilot:
-        record = AnswerRecord()
-        view = AnswerView(record)
-        await app.screen.mount(view)
-        with app.batch_update():
-            for at in range(0, len(text), 300):
-                record.parts.append(text[at : at + 300])
-                await view.sync()
-            record.done = True
-            await view.sync()
-            whole = app.query_one(".whole", InertMarkdown)
-            await whole.update(plain(text))
-        await pilot.pause(0)
-        pages = list(view.query_children(InertMarkdown))
-        assert len(pages) > 3 and view.markdown == plain(text)
-        assert [row for page in pages for row in shown(page)] == shown(whole)
+def test_an_open_code_block_is_laid_out_line_by_line_and_coloured_at_its_end() -> None:
+    code = "".join(f"value_{n} = 'text {n}'\n" for n in range(300))
+    markdown = MarkdownText("colour")
+    markdown.feed("```python\n")
+    for line in code.splitlines(keepends=True):
+        markdown.feed(line)
+        assert texts(markdown.lines_at(60))[-1] == " " + line.rstrip()
+    markdown.feed("```\n")
+    assert shown(markdown.lines_at(60)) == shown(whole(f"```python\n{code}```\n"))
 
 
-async def test_raw_html_and_link_definitions_are_shown_as_text() -> None:
-    app = TwoDocuments()
-    async with app.run_test() as pilot:
-        whole = app.query_one(".whole", InertMarkdown)
-        await whole.update("<script>x</script>\n\n[a]: https://example.org\n")
-        await pilot.pause(0)
-        texts = [row[1] for row in shown(whole)]  # type: ignore[index]
-        assert texts == ["<script>x</script>", "[a]: https://example.org"]
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.integers(24, 80))
+def test_lines_fit_the_width(text: str, width: int) -> None:
+    assert all(line.lead.cell_length + line.body.cell_length <= width for line in whole(text, width))
 
 
-async def test_entities_cannot_bring_hidden_characters_back() -> None:
-    app = TwoDocuments()
-    async with app.run_test() as pilot:
-        whole = app.query_one(".whole", InertMarkdown)
-        await whole.update("a&#x202E;b&#x200B;c&#27;[31m <https://example.org/%E2%80%AE>\n\n- x&#x202E;y\n")
-        await pilot.pause(0)
-        text = str(shown(whole))
-        assert "\u202e" not in text and "\u200b" not in text and "\x1b" not in text
-        assert "<U+202E>" in text
+def test_a_copy_has_neither_decoration_nor_the_line_ends_of_the_wrapping() -> None:
+    text = (
+        "One two three four five six.\n\n> quoted words here too\n\n"
+        "- item one is long enough\n\n```\nlong_name = 12345\n```\n"
+    )
+    lines = whole(text, 12)
+    assert any(line.joint == " " for line in lines) and any(line.joint == "" for line in lines)
+    everything = copied(lines, (0, 0), (len(lines) - 1, -1))
+    assert everything == (
+        "One two three four five six.\n\nquoted words here too\n\nitem one is long enough\n\nlong_name = 12345"
+    )
+    assert texts(lines)[:2] == ["One two", "three four"] and copied(lines, (0, 4), (1, 3)) == "two thr"
 
 
-async def test_file_names_are_not_turned_into_links() -> None:
-    app = TwoDocuments()
-    async with app.run_test() as pilot:
-        whole = app.query_one(".whole", InertMarkdown)
-        await whole.update("Look at main.py and README.md.")
-        await pilot.pause(0)
-        assert shown(whole)[0][2] == []  # type: ignore[index]
+def test_a_long_code_line_is_folded_instead_of_hidden() -> None:
+    assert texts(whole("```\nabcdefghijklmnopqrst\n```\n", 12)) == [" abcdefghij", " klmnopqrst"]
+
+
+def test_lists_hang_and_nest_and_number_on() -> None:
+    text = "- one two three\n  - nested\n\n9. nine\n10. ten\n"
+    assert texts(whole(text, 14)) == [" • one two", "   three", "    ◦ nested", "", "  9. nine", " 10. ten"]
+
+
+def test_without_colours_code_stands_behind_a_bar() -> None:
+    markdown = MarkdownText("plain")
+    markdown.feed("```\ncode\n```\n")
+    assert texts(markdown.lines_at(20)) == ["│ code"]
+
+
+def test_raw_html_and_link_definitions_are_shown_as_text() -> None:
+    lines = whole("<script>x</script>\n\n[a]: https://example.org\n")
+    assert texts(lines) == ["<script>x</script>", "", "[a]: https://example.org"]
+
+
+def test_entities_cannot_bring_hidden_characters_back() -> None:
+    text = "a&#x202E;b&#x200B;c&#27;[31m <https://example.org/%E2%80%AE> ![&#x202E;](x)\n\n- x&#x202E;y\n"
+    seen = "\n".join(texts(whole(text)))
+    assert "\u202e" not in seen and "\u200b" not in seen and "\x1b" not in seen
+    assert "<U+202E>" in seen
+
+
+def test_file_names_are_not_turned_into_links() -> None:
+    assert list(whole("Look at main.py and README.md.")[0].body.spans) == []
