@@ -78,7 +78,7 @@ int ring_stages(int n_rows) {
 }  // namespace pointcode::mk
 
 // C interface: tests load it with ctypes, the extension calls it. `params`: pointcode::mk::Params in host memory.
-extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream) {
+POINTCODE_EXPORT int pointcode_mk_step(const void* params, int n_sms, void* stream) {
   using namespace pointcode::mk;
   const Params& p = *static_cast<const Params*>(params);
   const auto s = static_cast<cudaStream_t>(stream);
@@ -88,5 +88,5 @@ extern "C" int pointcode_mk_step(const void* params, int n_sms, void* stream) {
   if (p.n_rows <= 4) return launch<4>(p, n_sms, s);
   return launch<8>(p, n_sms, s);
 }
-extern "C" int pointcode_mk_params_size() { return sizeof(pointcode::mk::Params); }
-extern "C" int pointcode_mk_stages(int n_rows) { return pointcode::mk::ring_stages(n_rows); }
+POINTCODE_EXPORT int pointcode_mk_params_size() { return sizeof(pointcode::mk::Params); }
+POINTCODE_EXPORT int pointcode_mk_stages(int n_rows) { return pointcode::mk::ring_stages(n_rows); }

@@ -53,7 +53,8 @@ size_t place_activations(Params& p, size_t widest, int max_splits, uint8_t* base
 }  // namespace pointcode::mk
 
 // For tests, which load it with ctypes.
-extern "C" size_t pointcode_mk_place(void* params, const void* layers, int max_splits, void* base) {
+POINTCODE_EXPORT size_t pointcode_mk_place(void* params, const void* layers, int max_splits,
+                                           void* base) {
   using namespace pointcode::mk;
   auto& p = *static_cast<Params*>(params);
   return place_activations(p, widest_ffn(p, static_cast<const Layer*>(layers)), max_splits,

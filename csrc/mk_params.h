@@ -11,6 +11,9 @@
 #define POINTCODE_HOST_DEVICE
 #endif
 
+// What tests look up by name in the extension, whose symbols are hidden otherwise.
+#define POINTCODE_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace pointcode::mk {
 
 constexpr int kThreads = 384;  // 12 warps: controller, producer, storer, combiner, 8 consumers

@@ -20,7 +20,8 @@ from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule
 from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
-from .host_kernel import AbortedStep, HostKernel, MkParams, Row, build, compiler
+from .host_kernel import CheckedRow, HostKernel, build, compiler
+from .kernel import AbortedStep, MkParams
 from .test_random_schedules import random_schedule
 
 pytestmark = [
@@ -77,16 +78,16 @@ def prompt_of(n: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, 320, n).tolist()
 
 
-def started(kernel: HostKernel, lengths: Sequence[int], n_new: int = 4) -> list[Row]:
+def started(kernel: HostKernel, lengths: Sequence[int], n_new: int = 4) -> list[CheckedRow]:
     return [kernel.start(prompt_of(n, seed=n), n_new) for n in lengths]
 
 
-def release(rows: Sequence[Row]) -> None:
+def release(rows: Sequence[CheckedRow]) -> None:
     for row in rows:
         row.pages.release()
 
 
-def check_step(kernel: HostKernel, rows: Sequence[Row]) -> int:
+def check_step(kernel: HostKernel, rows: Sequence[CheckedRow]) -> int:
     """One step against the fp32 reference; the rows move on. Returns how many rows were clear.
 
     A row whose router stands before a near-tie may take another expert in bf16: it proves nothing."""
