@@ -159,11 +159,12 @@ class ControlPlane:
         """Ends every job. The rows' pages are released only where the service is parked (it may hang in a step)."""
         with self._lock:
             self.dead = error
-            jobs = [*self._waiting, *self._ready, *self._rows.values()]
-            self._waiting.clear()
+            waiting, self._waiting = self._waiting, []
         _LOG.info("the control plane stops: %s", error)
         parked = self._service.park(PARK_TIMEOUT_S if self._closing else 0.0)
-        for job in jobs:
+        if parked and self._closing:
+            self._retire_rows()  # an answer that has just ended is still to be saved
+        for job in [*waiting, *self._ready, *self._rows.values()]:
             if parked and job.pages is not None:
                 if job.row in self._rows:
                     self._service.remove_row(job.row)

@@ -229,6 +229,23 @@ def test_two_hundred_requests_leave_nothing_behind(files: ModelFiles) -> None:
     assert resources() == before
 
 
+def test_an_answer_that_ends_just_before_the_engine_closes_is_saved(
+    any_files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(OPTIONS, cache_dir=tmp_path)
+    request = Request(prompt(6, 300), 40)
+    with opened(any_files, options) as engine:
+        control = engine._control
+        turn = control._turn
+        # The control thread does not come to look at rows that have ended.
+        monkeypatch.setattr(control, "_turn", lambda notices: None if control.n_rows else turn(notices))
+        first, _ = asyncio.run(collect(engine, request))
+    with opened(any_files, options) as engine:
+        second, end = asyncio.run(collect(engine, request))
+        assert end.usage.cached_tokens == 299
+    assert second == first
+
+
 def test_a_prefix_comes_from_disk_after_a_restart(any_files: ModelFiles, tmp_path: Path) -> None:
     options = replace(OPTIONS, cache_dir=tmp_path)
     request = Request(prompt(6, 300), 40)
