@@ -43,7 +43,6 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     backend = _choose_backend(config, options.backend)
     parts = _cpu_parts if backend == "cpu" else _gpu_parts
     grammars = _grammars(files)
-    grammars.prepare()
     identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
     kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)

@@ -62,8 +62,11 @@ class GrammarFactory:
         self._watches: dict[bytes, np.ndarray] = {}  # per trigger
 
     def prepare(self) -> None:
-        """Begins to build the tables of the vocabulary (half a second for 150,000 ids), so that no request waits."""
-        threading.Thread(target=self._llg_tokenizer, name="engine-grammar-tables").start()
+        """Builds the tables of the vocabulary, so that no request waits for them.
+
+        150,000 ids take half a second, which holds the interpreter: best when nothing else is to be done.
+        """
+        self._llg_tokenizer()
 
     def compile(self, grammar: Grammar, stop_ids: Iterable[int]) -> GrammarState:
         """A fresh state; raises RequestError, with llguidance's message, for a grammar that is not valid."""

@@ -27,7 +27,7 @@ from .types import LiveRequest, PrefillProgress
 
 _LOG = logging.getLogger(__name__)
 PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
-IDLE_WAIT_S = 5.0  # everything that matters wakes the thread
+IDLE_WAIT_S = 1.0  # everything that matters wakes the thread; a scripted prompt comes sooner after the start
 SAVED_PAGES = 4  # new pages worth a write of the prefix file while the process lives
 RESERVE_TOKENS = 4 * PAGE_TOKENS  # pages a row gets ahead of its position
 
@@ -43,6 +43,7 @@ class ControlPlane:
         prefill: Prefill,
         make_backend: Callable[[], _native.StepBackend],
         limits: ControlLimits,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         self.counters = ControlCounters()
         self.dead: EngineError | None = None
@@ -52,6 +53,7 @@ class ControlPlane:
         self._prefill = prefill
         self._make_backend = make_backend
         self._limits = limits
+        self._prepare = prepare  # what later requests need; done in the first idle moment
         self._lock = threading.Lock()  # guards _waiting, _closing
         self._waiting: list[Job] = []
         self._ready: list[Job] = []
@@ -124,7 +126,7 @@ class ControlPlane:
 
     def _turn(self, notices: int) -> None:
         if not notices:
-            self._save_once()
+            self._use_idle_moment()
         self._drop_cancelled()
         if notices & (Notice.ENDED | Notice.PAGES | Notice.FAILED):
             with self._parked():
@@ -142,11 +144,15 @@ class ControlPlane:
                 self._retire_rows()
                 self._join_rows()
 
-    def _save_once(self) -> None:
-        """The first idle moment after a longer prompt writes it to disk, in case the process is killed later."""
-        idle = not self._rows and not self._waiting
-        if idle and not self._saved and self._prefix.n_unsaved >= SAVED_PAGES:
+    def _use_idle_moment(self) -> None:
+        """The first one after a longer prompt writes it to disk, in case the process is killed later."""
+        if self._rows or self._waiting:
+            return
+        if not self._saved and self._prefix.n_unsaved >= SAVED_PAGES:
             self._saved = self._prefix.save()
+        prepare, self._prepare = self._prepare, None
+        if prepare is not None:
+            prepare()
 
     @contextmanager
     def _parked(self) -> Generator[None]:
@@ -191,10 +197,9 @@ class ControlPlane:
         with self._lock:
             dropped = [job for job in self._waiting if job.cancelled]
             self._waiting = [job for job in self._waiting if not job.cancelled]
-        dropped += [job for job in self._ready if job.cancelled]
-        self._ready = [job for job in self._ready if not job.cancelled]
-        for job in dropped:
+        for job in [*dropped, *(job for job in self._ready if job.cancelled)]:
             self._release(job)
+        self._ready = [job for job in self._ready if not job.cancelled]
 
     def _advance(self, job: Job) -> None:
         """One chunk of the job's prompt; makes it ready after the last."""
@@ -293,7 +298,7 @@ class ControlPlane:
                 job.request.max_tokens,
                 sorted(job.request.stop_ids),
                 job.sampling,
-                *_tables(job.pages),
+                *job.pages.arrays(),
                 *job.first_masks,
             )
             self._rows[job.row] = job
@@ -326,7 +331,7 @@ class ControlPlane:
                 continue
             job.pages.slide(position)
             if self._grow(job, job.pages, position + 1, wanted):
-                for group, table in zip((FULL, SLIDING), _tables(job.pages), strict=True):
+                for group, table in zip((FULL, SLIDING), job.pages.arrays(), strict=True):
                     self._service.set_pages(row, group, table)
 
     def _grow(self, job: Job, pages: SequencePages, least: int, wanted: int) -> bool:
@@ -405,7 +410,3 @@ class ControlPlane:
             job.pages.release()
         job.pages = None
         job.n_done = job.n_cached = 0
-
-
-def _tables(pages: SequencePages) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(pages.tables[FULL], np.int32), np.asarray(pages.tables[SLIDING], np.int32)

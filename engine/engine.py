@@ -57,7 +57,13 @@ class Engine:
         self._hub = StreamHub(self._service)
         self._masks = MaskWorker(self._service)
         self._control = ControlPlane(
-            self._service, parts.kv, self._prefix, parts.prefill, parts.make_backend, parts.limits
+            self._service,
+            parts.kv,
+            self._prefix,
+            parts.prefill,
+            parts.make_backend,
+            parts.limits,
+            parts.grammars.prepare if parts.grammars is not None else None,
         )
         self._numbers = itertools.count(1)
         # Also when the engine is dropped or the process ends: a thread must not wake up in a dying interpreter.
@@ -206,8 +212,6 @@ class Engine:
         if self._stop() is None:
             return
         self._prefix.save()
-        if self._parts.store is not None:
-            self._parts.store.close()
 
     def schema_problem(self, schema: Mapping[str, object]) -> str:
         """Why no output can be held to this JSON schema; "" when it can be. Takes milliseconds, or seconds."""

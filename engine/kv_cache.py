@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .errors import CapacityError
 from .kv_pages import DevicePages, HostPages
 
@@ -239,6 +242,10 @@ class SequencePages:
     def n_pages(self) -> int:
         """Logical pages covered."""
         return len(self.tables[self.kv.groups[0]])
+
+    def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The page tables of both groups as the native side takes them."""
+        return np.asarray(self.tables[FULL], np.int32), np.asarray(self.tables[SLIDING], np.int32)
 
     def adopt(self, group: int, pages: Sequence[int]) -> None:
         """Appends pages that others hold too, taking a reference of each (NO_PAGE is allowed)."""

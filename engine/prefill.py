@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-import numpy as np
-
 from . import _native
 from .control_parts import Prefill
-from .kv_cache import FULL, SLIDING, SequencePages
+from .kv_cache import SequencePages
 
 
 class NativePrefill:
@@ -34,7 +32,7 @@ class NativePrefill:
         """Computes tokens [begin, end); `at_layer` is called between steps."""
         if self._backend is None:
             self._backend = self._make_backend()
-        full, sliding = (np.asarray(pages.tables[group], np.int32) for group in (FULL, SLIDING))
+        full, sliding = pages.arrays()
         for first in range(begin, end, _native.MAX_ROWS):
             at_layer()
             self._backend.forward(

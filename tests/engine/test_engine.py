@@ -95,6 +95,25 @@ def test_four_requests_at_once_give_what_each_gives_alone(any_files: ModelFiles)
         asyncio.run(main(engine))
 
 
+def test_the_first_idle_moment_builds_what_grammars_need(files: ModelFiles) -> None:
+    built = threading.Event()
+
+    def watched(parts: EngineParts) -> EngineParts:
+        assert parts.grammars is not None
+        prepare = parts.grammars.prepare
+
+        def watched_prepare() -> None:
+            prepare()
+            built.set()
+
+        parts.grammars.prepare = watched_prepare
+        return parts
+
+    with opened(files, change=watched) as engine:
+        assert built.wait(60)
+        assert len(asyncio.run(collect(engine, Request(prompt(1, 20), 3)))[0]) == 3
+
+
 def test_greedy_tokens_are_those_of_the_torch_reference(any_files: ModelFiles) -> None:
     from pointcode_local.engine.models.reference import GrowingKv, TorchModel
 

@@ -260,29 +260,76 @@ def test_pages_survive_a_restart_on_disk(geometry: KvGeometry, tmp_path: Path) -
     finish(cache, sequence)
 
 
-def test_a_damaged_or_foreign_file_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "model.kv"
-    ids = ids_of((1, 300))
+def test_a_damaged_foreign_or_missing_file_is_not_used(tmp_path: Path) -> None:
+    folder, ids = tmp_path / "model.kv", ids_of((1, 300))
     kv = KvCache(DENSE, 32, 0)
-    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
+    cache = PrefixCache(kv, b"m", KvStore(folder, "m", 1 << 20))
     finish(cache, run(kv, cache, ids)[0])
     cache.save()
+    files = sorted(folder.iterdir())
+    assert len(files) == 4
+    assert not list(KvStore(folder, "other", 1 << 20).pages())
+    path = next(
+        file for file in files if b'"parent": "%s"' % cache.attach(ids).keys[0].hex().encode() in file.read_bytes()
+    )
     good = path.read_bytes()
-    assert not list(KvStore(path, "other", 1 << 20).pages())
-    for at, expected in ((4, 0), (30, 0), (len(good) - 1, 192), (len(good) - 4 * len(good) // 5, 0)):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :])
+    damaged = [
+        good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :] for at in (4, 12, 60, len(good) // 2, len(good) - 1)
+    ]
+    for data in (*damaged, good[: len(good) // 2], good[:9], b"", None, files[0].read_bytes() + files[-1].read_bytes()):
+        path.unlink() if data is None else path.write_bytes(data)
         kv = KvCache(DENSE, 32, 0)
-        cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
-        sequence, cached = run(kv, cache, ids)
-        assert cached in (expected, 192, 128, 64, 0)
+        cache = PrefixCache(kv, b"m", KvStore(folder, "m", 1 << 20))
+        sequence, cached = run(kv, cache, ids)  # checks the content
+        assert cached == 64, "the first page is good, the second is not"
         finish(cache, sequence)
-    path.write_bytes(good[: len(good) // 2])
+    cache.save()
     kv = KvCache(DENSE, 32, 0)
-    cache = PrefixCache(kv, b"m", KvStore(path, "m", 1 << 20))
-    assert run(kv, cache, ids)[1] < 256
+    assert run(kv, PrefixCache(kv, b"m", KvStore(folder, "m", 1 << 20)), ids)[1] == 256
 
 
-def test_the_file_keeps_within_its_size_limit_and_prefers_what_was_used_last(tmp_path: Path) -> None:
+def test_saving_writes_only_what_is_new_and_notes_what_was_used(tmp_path: Path) -> None:
+    folder = tmp_path / "model.kv"
+    folder.write_bytes(b"one file, as an earlier version had it")
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv, b"m", KvStore(folder, "m", 1 << 20))
+    finish(cache, run(kv, cache, ids_of((1, 200)))[0])
+    assert cache.save()
+    before = {file.name: file.stat() for file in folder.iterdir()}
+    cache = PrefixCache(KvCache(DENSE, 32, 0), b"m", KvStore(folder, "m", 1 << 20))
+    ids = ids_of((1, 200), (2, 100))
+    finish(cache, run(kv, cache, ids)[0], ids)
+    assert cache.save()
+    after = {file.name: file.stat() for file in folder.iterdir()}
+    assert len(after) == len(before) + 2
+    assert all(after[name].st_ino == before[name].st_ino for name in before)
+    assert all(after[name].st_mtime_ns > before[name].st_mtime_ns for name in before)
+
+
+def test_two_processes_share_a_folder_and_a_page_that_one_removed_is_computed_again(tmp_path: Path) -> None:
+    folder, page_bytes = tmp_path / "model.kv", DENSE.page_bytes(FULL)
+    kv = KvCache(DENSE, 64, 0)
+    first = PrefixCache(kv, b"m", KvStore(folder, "m", 3 * page_bytes))
+    finish(first, run(kv, first, ids_of((1, 200)))[0])
+    first.save()
+    late = PrefixCache(KvCache(DENSE, 64, 0), b"m", KvStore(folder, "m", 3 * page_bytes))
+    finish(first, run(kv, first, ids_of((2, 200)))[0])
+    first.save()
+    sequence = late.attach(ids_of((1, 200)))
+    assert sequence.n_registered == 0
+    sequence.release()
+
+
+def test_what_cannot_be_saved_is_told_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv, b"m", KvStore(tmp_path / "file" / "model.kv", "m", 1 << 20))
+    finish(cache, run(kv, cache, ids_of((1, 200)))[0])
+    cache.save()
+    assert "could not be kept" in caplog.text
+
+
+def test_the_folder_keeps_within_its_size_limit_and_prefers_what_was_used_last(tmp_path: Path) -> None:
     path = tmp_path / "model.kv"
     kv = KvCache(DENSE, 64, 0)
     page_bytes = DENSE.page_bytes(FULL)
@@ -291,7 +338,7 @@ def test_the_file_keeps_within_its_size_limit_and_prefers_what_was_used_last(tmp
     for value in (1, 2):
         finish(cache, run(kv, cache, ids_of((value, 200)))[0])
     cache.save()
-    assert len(list(store.pages())) == 3
+    assert len(list(store.pages())) == len(list(path.iterdir())) == 3
     fresh = PrefixCache(KvCache(DENSE, 64, 0), b"m", store)
     assert fresh.attach(ids_of((2, 200))).n_registered == 3
     assert fresh.attach(ids_of((1, 200))).n_registered == 0
