@@ -230,6 +230,9 @@ void bind_service(py::module_& m) {
       .def(
           "set_drafts", [](PyService& s, bool enabled) { s.service.set_drafts(enabled); },
           "enabled"_a)
+      .def(
+          "set_run_ahead", [](PyService& s, bool enabled) { s.service.set_run_ahead(enabled); },
+          "enabled"_a)
       .def("add_row", &add_row, "request"_a, "history"_a, "max_tokens"_a, "stop_ids"_a,
            "sampling"_a, "full_pages"_a, "sliding_pages"_a, "mask"_a = py::none(),
            "watch"_a = py::none())

@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "check.h"
+#include "deferred_backend.h"
 #include "sampling.h"
 #include "step_backend.h"
 
@@ -81,6 +82,10 @@ class __attribute__((visibility("hidden"))) LogitsBackend final : public StepBac
 void bind_logits(py::module_& m) {
   py::class_<LogitsBackend, StepBackend>(m, "LogitsBackend")
       .def(py::init<std::string, int32_t, py::function>(), "name"_a, "vocab"_a, "forward"_a);
+  py::class_<DeferredBackend, StepBackend>(m, "DeferredBackend")
+      .def(py::init<StepBackend&>(), py::keep_alive<1, 2>(), "inner"_a)
+      .def_property_readonly("n_under_way", &DeferredBackend::n_under_way)
+      .def_property_readonly("n_ahead", &DeferredBackend::n_ahead);
 }
 
 }  // namespace pointcode

@@ -1,4 +1,15 @@
 // The decode thread's side of DecodeService: everything here runs on that thread.
+//
+// Running ahead. While step n is under way, step n + 1 is launched with the same rows, each fed with the
+// token that step n chooses, so that the device need not wait for the host. What step n turns out to
+// mean decides what counts of step n + 1:
+//   a row ended (stop, NaN, cancelled)   its result is dropped; the control thread takes its pages back
+//                                        after park(), and that waits for step n + 1
+//   a row needs a grammar's mask now     its result is dropped; the same token is fed again later, to
+//                                        the same position, and the backend is told (set_batch)
+//   anything else                        the result is what a step launched now would give
+// No step is launched ahead when it is known to differ: a row has a mask, a draft, its last token or
+// its last place in a page; another row could join; somebody wants to park.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -29,13 +40,16 @@ int32_t DecodeService::Row::page_capacity() const {
 
 void DecodeService::run() {
   while (!stop_.load(std::memory_order_acquire)) {
-    if (park_requested_.load(std::memory_order_acquire) || backend_ == nullptr || !any_live()) {
+    const bool idle =
+        park_requested_.load(std::memory_order_acquire) || backend_ == nullptr || !any_live();
+    if (n_under_way_ == 0 && idle) {
       wait_while_parked();
       continue;
     }
     const uint64_t seen = signals_.load(std::memory_order_acquire);
     if (!step_once()) wait_for_signal(seen);
   }
+  finish_steps();
 }
 
 void DecodeService::wait_while_parked() {
@@ -52,29 +66,96 @@ void DecodeService::wait_for_signal(uint64_t seen) {
 }
 
 bool DecodeService::step_once() {
-  // One record per row for this step and one per row in case the backend fails.
-  if (!ring_has_space()) return false;
-  const bool ended_some = select_rows() > 0;
-  if (n_selected_ == 0) return ended_some;
-  const auto start = std::chrono::steady_clock::now();
+  if (n_under_way_ == 0) {
+    // One record per row for this step and one per row in case the backend fails.
+    if (!ring_has_space()) return false;
+    const bool ended_some = select_rows() > 0;
+    if (n_selected_ == 0) return ended_some;
+  }
   try {
-    load_batch();
-    backend_->step(batch_, results_);
+    if (n_under_way_ == 0) load_batch(), launch();
+    if (may_run_ahead()) load_ahead(), launch();
+    backend_->collect(results_);
   } catch (const std::exception& failure) {
     fail_all(failure.what());
     return true;
   }
-  const auto elapsed = std::chrono::steady_clock::now() - start;
+  observe_step();
+  const RowResult* results = results_.data();
+  for (int i = 0; i < n_selected_; results += 1 + n_tried_[i], ++i) {
+    Row& row = slots_[selected_[i]];
+    if (!row.live()) continue;
+    if (row.n_stale > 0)
+      --row.n_stale;
+    else
+      take_results(row, results, n_tried_[i]);
+  }
+  eventfd_write(event_fd_, 1);
+  return true;
+}
+
+void DecodeService::launch() {
+  if (n_under_way_ == 0) begun_ = std::chrono::steady_clock::now();
+  backend_->launch(batch_);
+  ++n_under_way_;
+}
+
+// Counts a collected step. The next one, if it is under way, has begun no later than now.
+void DecodeService::observe_step() {
+  --n_under_way_;
+  const auto now = std::chrono::steady_clock::now();
+  const auto elapsed = now - begun_;
+  begun_ = now;
   busy_ns_.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
                      std::memory_order_relaxed);
   steps_.fetch_add(1, std::memory_order_relaxed);
   planner_.observe_step(static_cast<int>(batch_.size()),
                         std::chrono::duration<double>(elapsed).count());
-  const RowResult* results = results_.data();
-  for (int i = 0; i < n_selected_; results += 1 + n_tried_[i], ++i)
-    take_results(slots_[selected_[i]], results, n_tried_[i]);
-  eventfd_write(event_fd_, 1);
+}
+
+// Before the thread ends: what is under way writes into pages that others own.
+void DecodeService::finish_steps() {
+  try {
+    for (; n_under_way_ > 0; --n_under_way_) backend_->collect(results_);
+  } catch (const std::exception&) {
+    n_under_way_ = 0;  // a backend that has failed runs nothing any more
+  }
+}
+
+// ------------------------------ running ahead
+bool DecodeService::may_run_ahead() {
+  if (!run_ahead_ || !backend_->runs_ahead() || n_under_way_ == kMaxUnderWay) return false;
+  if (park_requested_.load(std::memory_order_acquire) || stop_.load(std::memory_order_acquire))
+    return false;
+  if (ring_.free_places() < static_cast<size_t>(n_under_way_ + 2) * kMaxRows) return false;
+  std::array<bool, kMaxRows> selected{};
+  for (int i = 0; i < n_selected_; ++i) {
+    selected[selected_[i]] = true;
+    if (n_tried_[i] > 0 || !goes_on(slots_[selected_[i]])) return false;
+  }
+  for (int i = 0; i < kMaxRows; ++i) {
+    if (selected[i] || !slots_[i].live()) continue;
+    if (slots_[i].is_cancelled() || can_take_part(slots_[i])) return false;
+  }
   return true;
+}
+
+// Whether the row takes part in the step after those under way, as far as can be known now.
+bool DecodeService::goes_on(Row& row) {
+  if (!row.live() || row.is_cancelled() || row.n_stale > 0) return false;
+  if (row.masked || row.mask_need != MaskNeed::kNone) return false;
+  ask_for_pages(row);
+  prepare_draft(row);
+  return row.draft.n == 0 && row.position + n_under_way_ < row.page_capacity() &&
+         row.n_generated + n_under_way_ < row.max_tokens;
+}
+
+// The batch under way, one token further.
+void DecodeService::load_ahead() {
+  for (int i = 0; i < n_selected_; ++i) {
+    batch_[i].token = kTokenOfLastStep;
+    batch_[i].position = slots_[selected_[i]].position + n_under_way_;
+  }
 }
 
 bool DecodeService::ring_has_space() {
@@ -95,8 +176,7 @@ int DecodeService::select_rows() {
   for (int i = 0; i < kMaxRows; ++i) {
     Row& row = slots_[i];
     if (!row.live()) continue;
-    if (row.cancelled.load(std::memory_order_relaxed) ==
-        row.request.load(std::memory_order_relaxed)) {
+    if (row.is_cancelled()) {
       end_row(row, RowEnd::kCancelled);
       ++n_ended;
     } else if (can_take_part(row)) {
@@ -210,7 +290,10 @@ void DecodeService::take_results(Row& row, const RowResult* results, int n_tried
     accepted_.fetch_add(static_cast<uint64_t>(n_kept), std::memory_order_relaxed);
   }
   row.has_draft = false;
-  if (row.end == RowEnd::kRunning && row.grammar && (row.masked || watched)) ask_for_mask(row);
+  if (row.end != RowEnd::kRunning || !row.grammar || !(row.masked || watched)) return;
+  ask_for_mask(row);
+  row.n_stale = n_under_way_;
+  batch_dirty_ = batch_dirty_ || n_under_way_ > 0;  // the device has gone on without us
 }
 
 void DecodeService::take_result(Row& row, const RowResult& result) {
@@ -293,6 +376,7 @@ void DecodeService::fail_all(const char* what) {
     end_row(row, RowEnd::kBackend);
   }
   backend_ = nullptr;
+  n_under_way_ = 0;
   eventfd_write(event_fd_, 1);
   post(kNoticeFailed);
 }

@@ -73,6 +73,11 @@ void DecodeService::set_drafts(bool enabled) {
   drafts_ = enabled;
 }
 
+void DecodeService::set_run_ahead(bool enabled) {
+  require_parked();
+  run_ahead_ = enabled;
+}
+
 void DecodeService::add_row(RowSpec spec) {
   require_parked();
   if (spec.history.empty()) throw std::invalid_argument("a row needs at least one token");
@@ -97,6 +102,7 @@ void DecodeService::add_row(RowSpec spec) {
   row->watch = std::move(spec.watch);
   row->asked.store(-1, std::memory_order_relaxed);
   row->answer.store(-1, std::memory_order_relaxed);
+  row->n_stale = 0;
   row->has_draft = false;
   row->acceptance = {};
   row->cancelled.store(0, std::memory_order_relaxed);

@@ -4,6 +4,9 @@
 // change rows, pages and the backend; while it runs, only the decode thread does. With no live row
 // it parks itself.
 //
+// On a backend that runs ahead the next step is launched before the results of the one under way have
+// come (decode_loop.cc); parking waits until none is under way.
+//
 //   shared item          writer           reader     order
 //   rows (plain part)    owner            owner      mutex_ in park()/resume()
 //   Row::request         control, parked  any        exchange_mutex_; decode thread: parked hand-over
@@ -90,7 +93,8 @@ class DecodeService {
   // The following need the service parked and throw std::logic_error otherwise.
   void set_backend(StepBackend* backend);  // not owned
   void set_drafts(bool enabled);           // tries prompt-lookup drafts where the backend can
-  void add_row(RowSpec spec);              // throws std::invalid_argument when kMaxRows are taken
+  void set_run_ahead(bool enabled);  // launches steps ahead where the backend can; on at first
+  void add_row(RowSpec spec);        // throws std::invalid_argument when kMaxRows are taken
   void set_pages(int64_t request, int group, std::vector<int32_t> pages);
   std::vector<RowView> rows() const;
   std::vector<int32_t> remove_row(int64_t request);  // returns the history
@@ -136,12 +140,16 @@ class DecodeService {
     std::vector<uint32_t> watch;
     std::atomic<int32_t> asked{-1};   // n_generated of the query that is open, else -1
     std::atomic<int32_t> answer{-1};  // number of masks that came for it; -1: none yet
+    int n_stale = 0;                  // results of steps under way that do not count
     bool has_draft = false;           // looked up since the last token
     Draft draft;
     Acceptance acceptance;
 
     bool live() const {
       return request.load(std::memory_order_relaxed) != 0 && end == RowEnd::kRunning;
+    }
+    bool is_cancelled() const {
+      return cancelled.load(std::memory_order_relaxed) == request.load(std::memory_order_relaxed);
     }
     int32_t page_capacity() const;  // tokens that the pages can hold
   };
@@ -154,7 +162,13 @@ class DecodeService {
   int select_rows();
   bool can_take_part(Row& row);
   bool answer_arrived(Row& row);
+  bool may_run_ahead();
+  bool goes_on(Row& row);
   void load_batch();
+  void load_ahead();
+  void launch();
+  void observe_step();
+  void finish_steps();
   void load_entry(BatchRow& entry, int slot, int j, bool same);
   void prepare_draft(Row& row);
   void plan_drafts();
@@ -177,8 +191,9 @@ class DecodeService {
   std::vector<RowResult> results_;
   std::array<int, kMaxRows> selected_{}, n_tried_{};  // slots that take part, draft tokens of each
   std::array<int, kMaxRows> loaded_{};                // slots of the entries of batch_
-  int n_selected_ = 0;
-  bool batch_dirty_ = true, drafts_ = false;
+  int n_selected_ = 0, n_under_way_ = 0;              // the steps under way have the same rows
+  bool batch_dirty_ = true, drafts_ = false, run_ahead_ = true;
+  std::chrono::steady_clock::time_point begun_;  // of the oldest step under way, at the earliest
   DraftPlanner planner_;
 
   TokenRing ring_;

@@ -17,6 +17,10 @@ struct SamplingConfig {  // same meaning as engine.types.SamplingParams
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
 
+// As BatchRow::token: the one that the step before chooses, which the host has not seen yet.
+constexpr int32_t kTokenOfLastStep = -1;
+constexpr int kMaxUnderWay = 2;  // steps launched and not collected
+
 // One live sequence. Page tables map logical page i to a physical page, per KV group (0 full, 1
 // sliding); they are owned by the service, written only while it is parked, and cover position
 // `position`.
@@ -43,17 +47,30 @@ struct RowResult {
 class StepBackend {
  public:
   virtual ~StepBackend() = default;
-  // Called while parked, after rows changed; `rows` stays valid and in place until the next call.
+  // Called after rows changed, while no step is under way; `rows` stays valid and in place until the
+  // next call.
   virtual void set_batch(const std::vector<BatchRow>& rows) = 0;
   // Runs one step for all rows (row i reads rows[i].token at rows[i].position and writes
   // results[i]). The service then updates token and position. Throws std::runtime_error with a
   // message that names the fault (a barrier time-out names processor, task, counter, seen, wanted);
   // after a throw the backend must be rebuilt.
   virtual void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) = 0;
+
+  // The same in two halves: launch() starts a step, collect() waits for the oldest one that was
+  // launched. A backend that runs ahead takes up to kMaxUnderWay steps: the second one goes on from
+  // the first with the same rows, every token kTokenOfLastStep, every position one further, no masks.
+  // `rows` of the others must stay as they are until collect().
+  virtual bool runs_ahead() const { return false; }
+  virtual void launch(const std::vector<BatchRow>& rows) { launched_ = &rows; }
+  virtual void collect(std::vector<RowResult>& results) { step(*launched_, results); }
+
   // Whether rows of one step may be consecutive tokens of one sequence: each sees the keys of those
   // before it. Needed to try drafts.
   virtual bool takes_consecutive_rows() const { return false; }
   virtual std::string name() const = 0;
+
+ private:
+  const std::vector<BatchRow>* launched_ = nullptr;
 };
 
 }  // namespace pointcode

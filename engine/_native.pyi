@@ -115,6 +115,8 @@ class DecodeService:
     def set_backend(self, backend: StepBackend | None) -> None: ...
     def set_drafts(self, enabled: bool) -> None:
         """Whether prompt-lookup drafts are tried, on a backend that can."""
+    def set_run_ahead(self, enabled: bool) -> None:
+        """Whether steps are launched before the results of the last one have come, on a backend that can. At first on."""
     def add_row(
         self,
         request: int,
@@ -400,6 +402,16 @@ class LogitsBackend(StepBackend):
             NDArray[np.float32],
         ],
     ) -> None: ...
+
+class DeferredBackend(StepBackend):
+    """Runs ahead over a backend that does not: computes a launched step when its results are collected. For tests."""
+
+    def __init__(self, inner: StepBackend) -> None: ...
+    @property
+    def n_under_way(self) -> int: ...
+    @property
+    def n_ahead(self) -> int:
+        """Steps that were launched while another was under way."""
 
 # ------------------------------------------------------------------ CUDA
 HAS_CUDA: bool
