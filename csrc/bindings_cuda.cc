@@ -81,26 +81,34 @@ std::vector<RowResult> py_step(MegakernelBackend& backend, const std::vector<Ste
   return results;
 }
 
-// `n_steps` steps, each fed with the tokens of the one before: (seconds, (n_steps, rows) tokens).
-py::tuple py_run(MegakernelBackend& backend, const std::vector<StepRow*>& rows, int n_steps) {
+// `n_steps` steps, each fed with the tokens of the one before: (seconds, (n_steps, rows) tokens). With
+// `ahead` each is launched before the tokens of the one before have come.
+py::tuple py_run(MegakernelBackend& backend, const std::vector<StepRow*>& rows, int n_steps,
+                 bool ahead) {
   std::vector<BatchRow> views = views_of(rows);
   std::vector<RowResult> results;
   py::array_t<int32_t> tokens(
       {static_cast<py::ssize_t>(n_steps), static_cast<py::ssize_t>(rows.size())});
   int32_t* out = tokens.mutable_data();
   double seconds = 0;
+  int bad = -1;
   {
     const py::gil_scoped_release unlocked;
     backend.set_batch(views);
     const auto begin = std::chrono::steady_clock::now();
     for (int s = 0; s < n_steps; ++s) {
-      backend.step(views, results);
+      if (s == 0 || !ahead) backend.launch(views);
+      for (BatchRow& row : views) row.token = kTokenOfLastStep, ++row.position;
+      if (ahead && s + 1 < n_steps) backend.launch(views);
+      backend.collect(results);
       for (size_t r = 0; r < views.size(); ++r) {
-        CHECK_THAT(results[r].status == RowStatus::kOk, "row ", r,
-                   " has a NaN among its logits at position ", views[r].position);
+        if (results[r].status != RowStatus::kOk) bad = static_cast<int>(r);
         *out++ = views[r].token = results[r].token;
-        ++views[r].position;
       }
+      if (bad < 0) continue;
+      if (ahead && s + 1 < n_steps) backend.collect(results);
+      fail(join_text("row ", bad, " has a NaN among its logits at position ",
+                     views[static_cast<size_t>(bad)].position - 1));
     }
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
@@ -137,21 +145,22 @@ py::tuple py_gpu_sample(const Values& logits, const std::vector<StepRow*>& rows,
                      stream.get());
   sampler.set_batch(views);
   sampler.prepare(views);
-  check_cuda(sampler.launch(static_cast<int>(n)), "sampling");
+  check_cuda(sampler.launch(), "sampling");
   check_cuda(cudaStreamSynchronize(stream.get()), "sampling");
+  const uint32_t stamp = sampler.stamp();
   std::vector<RowResult> results(n);
   for (size_t r = 0; r < n; ++r) {
-    const GpuSampler::Answer answer = sampler.poll(static_cast<int>(r));
+    const GpuSampler::Answer answer = sampler.poll(stamp, static_cast<int>(r));
     CHECK_THAT(answer.arrived, "row ", r, " has no answer");
     results[r].token = answer.token;
     results[r].status = answer.status == gpu::SampleStatus::kOk ? RowStatus::kOk : RowStatus::kNan;
-    sampler.read_logprobs(static_cast<int>(r), results[r]);
+    sampler.read_logprobs(stamp, static_cast<int>(r), results[r]);
   }
   check_cuda(
       cudaMemcpy(positions.data(), fed.data() + kMaxRows, kMaxRows * 4, cudaMemcpyDeviceToHost),
       "reading positions");
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < n_timed; ++i) check_cuda(sampler.launch(static_cast<int>(n)), "sampling");
+  for (int i = 0; i < n_timed; ++i) check_cuda(sampler.launch(), "sampling");
   check_cuda(cudaStreamSynchronize(stream.get()), "sampling");
   const double us =
       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
@@ -169,7 +178,15 @@ void bind_cuda(py::module_& m) {
            "spin_limit"_a = uint32_t{300000}, "owners"_a = py::none())
       .def_property_readonly("n_sms", &MegakernelBackend::n_sms)
       .def("step", &py_step, "rows"_a)
-      .def("run", &py_run, "rows"_a, "n_steps"_a)
+      .def("run", &py_run, "rows"_a, "n_steps"_a, "ahead"_a = true)
+      .def(
+          "time_kernel",
+          [](MegakernelBackend& b, const std::vector<StepRow*>& rows, int n) {
+            const std::vector<BatchRow> views = views_of(rows);
+            const py::gil_scoped_release unlocked;
+            return b.time_kernel(views, n);
+          },
+          "rows"_a, "n"_a)
       .def("logits", &py_logits, "row"_a)
       .def("router_logits",
            [](const MegakernelBackend& b) {

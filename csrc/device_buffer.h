@@ -1,4 +1,4 @@
-// CUDA resources as owners: device memory, pinned memory, streams. Failures are std::runtime_error.
+// CUDA resources as owners: device memory, pinned memory, streams, events. Failures are std::runtime_error.
 #pragma once
 
 #if POINTCODE_CUDA
@@ -84,6 +84,19 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+// A moment on a stream.
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "creating an event"); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace pointcode

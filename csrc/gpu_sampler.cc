@@ -20,24 +20,23 @@ GpuSampler::GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int3
     : vocab_(vocab),
       stream_(stream),
       masks_(kMaxRows * mask_words(vocab)),
-      rows_(kMaxRows),
       host_masks_(kMaxRows * mask_words(vocab)),
-      host_rows_(kMaxRows),
-      results_(kMaxRows) {
+      results_(kAnswers * kMaxRows) {
+  static_assert(gpu::kMaxSampleRows == kMaxRows);
   CHECK_THAT(vocab <= gpu::kMaxSampleVocab, "the vocabulary of ", vocab, " exceeds ",
              gpu::kMaxSampleVocab);
   CHECK_THAT(pointcode_sample_params_size() == sizeof(gpu::SampleParams),
              "sample.h differs between host and device");
-  params_.vocab = vocab, params_.logits = logits, params_.rows = rows_.data();
+  params_.vocab = vocab, params_.logits = logits;
   params_.masks = masks_.data(), params_.mask_words = static_cast<int32_t>(mask_words(vocab));
   params_.tokens = tokens, params_.positions = positions;
-  params_.abort_flag = abort_flag, params_.results = results_.data();
+  params_.abort_flag = abort_flag;
 }
 
 void GpuSampler::set_batch(const std::vector<BatchRow>& rows) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const SamplingConfig& c = *rows[r].sampling;
-    gpu::SampleRow& row = host_rows_[r];
+    gpu::SampleRow& row = params_.rows[r];
     row = {};
     row.temperature = c.temperature, row.top_p = c.top_p, row.min_p = c.min_p;
     row.repetition_penalty = c.repetition_penalty;
@@ -47,13 +46,6 @@ void GpuSampler::set_batch(const std::vector<BatchRow>& rows) {
     row.seed = c.seed;
     if (row.has_bias || row.has_penalties) upload_history(r, rows[r]);
   }
-  upload_rows();
-}
-
-void GpuSampler::upload_rows() {
-  check_cuda(cudaMemcpyAsync(rows_.data(), host_rows_.data(), rows_.bytes(), cudaMemcpyHostToDevice,
-                             stream_),
-             "uploading sampling parameters");
 }
 
 // Dense vectors of the vocabulary's size: few requests have them, so they are copied at leisure.
@@ -85,42 +77,40 @@ void GpuSampler::upload_history(size_t row, const BatchRow& entry) {
 
 void GpuSampler::prepare(const std::vector<BatchRow>& rows) {
   const size_t words = mask_words(vocab_);
-  bool changed = false;
+  params_.n_rows = static_cast<int32_t>(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    const int32_t has_mask = rows[r].token_mask != nullptr;
-    changed = changed || host_rows_[r].has_mask != has_mask;
-    host_rows_[r].has_mask = has_mask;
-    if (!has_mask) continue;
+    params_.rows[r].position = rows[r].position;
+    params_.rows[r].has_mask = rows[r].token_mask != nullptr;
+    if (rows[r].token_mask == nullptr) continue;
     uint32_t* staged = host_masks_.data() + r * words;
     std::copy_n(rows[r].token_mask, words, staged);
     check_cuda(cudaMemcpyAsync(masks_.data() + r * words, staged, words * 4, cudaMemcpyHostToDevice,
                                stream_),
                "uploading a mask");
   }
-  if (changed) upload_rows();
 }
 
-cudaError_t GpuSampler::launch(int n_rows) {
-  params_.n_rows = n_rows;
+cudaError_t GpuSampler::launch() {
   params_.stamp = (params_.stamp + 1) & gpu::kStampMask;
+  params_.results = &answer(params_.stamp, 0);
   return static_cast<cudaError_t>(pointcode_sample(&params_, stream_));
 }
 
-GpuSampler::Answer GpuSampler::poll(int row) const {
-  const volatile uint64_t* word = &results_[static_cast<size_t>(row)].word;
+GpuSampler::Answer GpuSampler::poll(uint32_t stamp, int row) const {
+  const volatile uint64_t* word = &answer(stamp, row).word;
   const uint64_t seen = *word;
-  if (seen >> 34 != params_.stamp) return {false, gpu::SampleStatus::kOk, 0};
+  if (seen >> 34 != stamp) return {false, gpu::SampleStatus::kOk, 0};
   std::atomic_thread_fence(std::memory_order_acquire);  // log-probabilities come before the word
   return {true, static_cast<gpu::SampleStatus>(seen >> 32 & 3),
           static_cast<int32_t>(seen & 0xffffffffu)};
 }
 
-void GpuSampler::read_logprobs(int row, RowResult& result) const {
-  const auto r = static_cast<size_t>(row);
+void GpuSampler::read_logprobs(uint32_t stamp, int row, RowResult& result) const {
   result.logprobs.clear();
-  if (host_rows_[r].n_logprobs == 0 || result.status != RowStatus::kOk) return;
-  for (int i = 0; i < results_[r].n_logprobs; ++i) {
-    result.logprobs.emplace_back(results_[r].ids[i], results_[r].values[i]);
+  if (params_.rows[row].n_logprobs == 0 || result.status != RowStatus::kOk) return;
+  const gpu::SampleResult& found = answer(stamp, row);
+  for (int i = 0; i < found.n_logprobs; ++i) {
+    result.logprobs.emplace_back(found.ids[i], found.values[i]);
   }
 }
 

@@ -1,4 +1,4 @@
-// Host side of sampling on the GPU: parameters, masks, penalties in device memory; answers in pinned memory.
+// Host side of sampling on the GPU: masks and penalties in device memory; answers in pinned memory.
 #pragma once
 
 #if POINTCODE_CUDA
@@ -10,30 +10,39 @@
 
 namespace pointcode {
 
+// Launches of one step are numbered; answers of the last kAnswers of them are kept.
+//
 // Not thread-safe. `logits` (8, vocab), `tokens` and `positions` (8) are device memory of the owner.
 class GpuSampler {
  public:
   GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int32_t* positions,
              const uint32_t* abort_flag, cudaStream_t stream);
 
+  static constexpr uint32_t kAnswers = 4;
+  static_assert(kAnswers > kMaxUnderWay && (gpu::kStampMask + 1) % kAnswers == 0);
+
   // After rows changed; everything launched before has ended.
   void set_batch(const std::vector<BatchRow>& rows);
-  // Before each step: masks may change from step to step.
+  // Before each step: positions, and masks, which may come only when everything launched before has
+  // ended.
   void prepare(const std::vector<BatchRow>& rows);
   // Behind the logits on the stream. cudaSuccess, or why it could not be launched.
-  cudaError_t launch(int n_rows);
+  cudaError_t launch();
+  uint32_t stamp() const { return params_.stamp; }  // of the last launch
 
   struct Answer {
     bool arrived;
     gpu::SampleStatus status;
     int32_t token;
   };
-  // The row's answer to the last launch, if it has arrived.
-  Answer poll(int row) const;
-  void read_logprobs(int row, RowResult& result) const;
+  // The row's answer to that launch, if it has arrived.
+  Answer poll(uint32_t stamp, int row) const;
+  void read_logprobs(uint32_t stamp, int row, RowResult& result) const;
 
  private:
-  void upload_rows();
+  gpu::SampleResult& answer(uint32_t stamp, int row) const {
+    return results_[stamp % kAnswers * kMaxRows + static_cast<size_t>(row)];
+  }
   void upload_history(size_t row, const BatchRow& entry);
 
   int32_t vocab_;
@@ -42,10 +51,8 @@ class GpuSampler {
   DeviceBuffer<float> bias_;  // made when a request first needs it
   DeviceBuffer<int32_t> counts_;
   DeviceBuffer<uint32_t> masks_;
-  DeviceBuffer<gpu::SampleRow> rows_;
   PinnedBuffer<uint32_t> host_masks_;
-  PinnedBuffer<gpu::SampleRow> host_rows_;
-  PinnedBuffer<gpu::SampleResult> results_;
+  PinnedBuffer<gpu::SampleResult> results_;  // (kAnswers, kMaxRows)
   std::vector<int32_t> scratch_counts_;
   std::vector<float> scratch_bias_;
 };

@@ -154,6 +154,7 @@ void MegakernelBackend::allocate_activations() {
 // batch
 void MegakernelBackend::set_batch(const std::vector<BatchRow>& rows) {
   if (!failure_.empty()) fail(failure_);
+  CHECK_THAT(n_under_way_ == 0, "the batch changes while ", n_under_way_, " steps are under way");
   CHECK_THAT(rows.size() <= lists_.size(), "no schedule for ", rows.size(), " rows");
   if (rows.empty()) return;
   check_rows(rows);
@@ -168,8 +169,8 @@ void MegakernelBackend::check_rows(const std::vector<BatchRow>& rows) const {
   for (const BatchRow& row : rows) {
     CHECK_THAT(row.position / kPageTokens < config_.max_pages, "position ", row.position,
                " is past the ", config_.max_pages, " pages of the longest sequence");
-    CHECK_THAT(row.token >= 0 && row.token < vocab_, "token ", row.token,
-               " is outside the vocabulary of ", vocab_);
+    CHECK_THAT((row.token >= 0 && row.token < vocab_) || row.token == kTokenOfLastStep, "token ",
+               row.token, " is outside the vocabulary of ", vocab_);
     for (int group = 0; group < 2; ++group) {
       CHECK_THAT(!group_used_[group] || (row.pages[group] != nullptr &&
                                          row.position / kPageTokens < row.n_pages[group]),
@@ -199,6 +200,7 @@ void MegakernelBackend::upload_pages(const std::vector<BatchRow>& rows) {
 void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
   bool same = true;
   for (size_t r = 0; r < rows.size(); ++r) {
+    CHECK_THAT(rows[r].token >= 0, "request ", rows[r].request, " goes on from no step");
     same = same && device_token_[r] == rows[r].token && device_position_[r] == rows[r].position;
     host_tokens_[r] = device_token_[r] = rows[r].token;
     host_tokens_[kMaxRows + r] = device_position_[r] = rows[r].position;
@@ -209,22 +211,78 @@ void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
              "uploading tokens");
 }
 
+// Behind a step under way, rows can only go on from it.
+void MegakernelBackend::expect_next(const std::vector<BatchRow>& rows) const {
+  const auto& last = under_way_[static_cast<size_t>(n_under_way_ - 1)];
+  CHECK_THAT(!masked_ && rows.size() == static_cast<size_t>(last.n_rows), rows.size(),
+             " rows cannot go on from a step of ", last.n_rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    CHECK_THAT(rows[r].token == kTokenOfLastStep && rows[r].position == device_position_[r] &&
+                   rows[r].token_mask == nullptr,
+               "request ", rows[r].request, " does not go on from the step under way: position ",
+               rows[r].position, ", not ", device_position_[r]);
+  }
+}
+
 // ------------------------------------------------------------------------------------------------
 // step
 void MegakernelBackend::step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) {
+  launch(rows);
+  collect(results);
+}
+
+void MegakernelBackend::launch(const std::vector<BatchRow>& rows) {
   if (!failure_.empty()) fail(failure_);
-  if (results.size() < rows.size()) results.resize(rows.size());
-  if (rows.empty()) return;
+  CHECK_THAT(n_under_way_ < kMaxUnderWay, n_under_way_, " steps are under way");
+  const int n = static_cast<int>(rows.size());
+  if (n > 0) {
+    check_rows(rows);
+    if (n_under_way_ > 0)
+      expect_next(rows);
+    else
+      feed(rows);
+    sampler_->prepare(rows);
+    require(launch_kernel(n));
+    require(sampler_->launch());
+    masked_ = std::any_of(rows.begin(), rows.end(),
+                          [](const BatchRow& row) { return row.token_mask != nullptr; });
+  }
+  for (int r = 0; r < n; ++r) device_token_[r] = kTokenOfLastStep, device_position_[r] += 1;
+  under_way_[static_cast<size_t>(n_under_way_++)] = {sampler_->stamp(), n};
+}
+
+void MegakernelBackend::collect(std::vector<RowResult>& results) {
+  if (!failure_.empty()) fail(failure_);
+  CHECK_THAT(n_under_way_ > 0, "no step is under way");
+  const Launched oldest = under_way_[0];
+  if (results.size() < static_cast<size_t>(oldest.n_rows)) results.resize(oldest.n_rows);
+  for (int r = 0; r < oldest.n_rows; ++r) {
+    const GpuSampler::Answer answer = wait_for(oldest.stamp, r);
+    if (answer.status == gpu::SampleStatus::kAborted) report_abort(oldest.n_rows);
+    RowResult& result = results[static_cast<size_t>(r)];
+    result.status = answer.status == gpu::SampleStatus::kNan ? RowStatus::kNan : RowStatus::kOk;
+    result.token = answer.token;
+    if (n_under_way_ == 1) device_token_[r] = answer.token;
+    sampler_->read_logprobs(oldest.stamp, r, result);
+  }
+  under_way_[0] = under_way_[1];
+  --n_under_way_;
+}
+
+float MegakernelBackend::time_kernel(const std::vector<BatchRow>& rows, int n) {
+  set_batch(rows);
   check_rows(rows);
   feed(rows);
-  sampler_->prepare(rows);
-  const int n = static_cast<int>(rows.size());
-  launch(n);
-  for (int r = 0; r < n; ++r) {
-    const GpuSampler::Answer answer = wait_for(r);
-    if (answer.status == gpu::SampleStatus::kAborted) report_abort(n);
-    take(r, answer, rows[static_cast<size_t>(r)], results[static_cast<size_t>(r)]);
-  }
+  const Event begin, end;
+  const int n_rows = static_cast<int>(rows.size());
+  require(launch_kernel(n_rows));  // a first one, so that the others find the stream busy
+  check_cuda(cudaEventRecord(begin.get(), stream_.get()), "timing the kernel");
+  for (int i = 0; i < n; ++i) require(launch_kernel(n_rows));
+  check_cuda(cudaEventRecord(end.get(), stream_.get()), "timing the kernel");
+  check_cuda(cudaEventSynchronize(end.get()), "timing the kernel");
+  float ms = 0;
+  check_cuda(cudaEventElapsedTime(&ms, begin.get(), end.get()), "timing the kernel");
+  return ms / static_cast<float>(n);
 }
 
 // Payloads of the last 2^24 steps must not be taken for new ones, so the buffers are cleared when
@@ -247,23 +305,25 @@ void MegakernelBackend::set_step(uint32_t step) {
              "clearing the counters");
 }
 
-void MegakernelBackend::launch(int n_rows) {
+cudaError_t MegakernelBackend::launch_kernel(int n_rows) {
   const auto index = static_cast<size_t>(n_rows - 1);
   advance_tag();
   params_.n_rows = n_rows;
   params_.n_splits = config_.schedules[index].n_splits;
   params_.tasks = lists_[index].tasks.data(), params_.offsets = lists_[index].offsets.data();
-  auto error = static_cast<cudaError_t>(pointcode_mk_step(&params_, n_sms_, stream_.get()));
-  if (error == cudaSuccess) error = sampler_->launch(n_rows);
-  if (error != cudaSuccess)
-    fail_for_good(join_text("launching a decode step failed: ", cudaGetErrorString(error)));
+  return static_cast<cudaError_t>(pointcode_mk_step(&params_, n_sms_, stream_.get()));
 }
 
-// The row's answer to the last launch. Bounded: a fault or a hang of the GPU ends it with an error.
-GpuSampler::Answer MegakernelBackend::wait_for(int row) {
+void MegakernelBackend::require(cudaError_t launched) {
+  if (launched == cudaSuccess) return;
+  fail_for_good(join_text("launching a decode step failed: ", cudaGetErrorString(launched)));
+}
+
+// The row's answer to a launch. Bounded: a fault or a hang of the GPU ends it with an error.
+GpuSampler::Answer MegakernelBackend::wait_for(uint32_t stamp, int row) {
   const auto begin = std::chrono::steady_clock::now();
   for (int spins = 1;; ++spins) {
-    const GpuSampler::Answer answer = sampler_->poll(row);
+    const GpuSampler::Answer answer = sampler_->poll(stamp, row);
     if (answer.arrived) return answer;
     pause_briefly();
     if (spins % kSpinsPerClock != 0) continue;
@@ -277,15 +337,6 @@ GpuSampler::Answer MegakernelBackend::wait_for(int row) {
       fail_for_good(join_text("a decode step did not end within ", config_.wait_limit_ms, " ms"));
     }
   }
-}
-
-void MegakernelBackend::take(int row, const GpuSampler::Answer& answer, const BatchRow& entry,
-                             RowResult& result) {
-  const auto r = static_cast<size_t>(row);
-  result.status = answer.status == gpu::SampleStatus::kNan ? RowStatus::kNan : RowStatus::kOk;
-  result.token = device_token_[r] = answer.token;
-  device_position_[r] = entry.position + 1;
-  sampler_->read_logprobs(row, result);
 }
 
 void MegakernelBackend::report_abort(int n_rows) {

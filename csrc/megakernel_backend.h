@@ -37,8 +37,9 @@ struct MegakernelConfig {
   uint32_t spin_limit = 300000;  // bound of every wait on the GPU, in turns of 1 to 20 us
 };
 
-// Not thread-safe. Everything it launches goes to its own stream; a step returns when its tokens
-// have arrived in host memory, so between two steps the stream is idle.
+// Not thread-safe. Everything it launches goes to its own stream: per step the kernel and the sampler,
+// which leaves tokens and positions for the next step on the device. Staging memory is written only
+// while nothing is under way.
 class MegakernelBackend final : public StepBackend {
  public:
   MegakernelBackend(const ModelShape& model, MegakernelConfig config);
@@ -48,8 +49,14 @@ class MegakernelBackend final : public StepBackend {
 
   void set_batch(const std::vector<BatchRow>& rows) override;
   void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override;
+  bool runs_ahead() const override { return true; }
+  void launch(const std::vector<BatchRow>& rows) override;
+  void collect(std::vector<RowResult>& results) override;
   std::string name() const override { return "megakernel"; }
 
+  // Milliseconds of the kernel alone: `n` launches back to back of the same step of these rows, as a new
+  // batch.
+  float time_kernel(const std::vector<BatchRow>& rows, int n);
   // For tests and tools: the last step's logits of row r, `vocab` values.
   std::vector<float> logits(int row) const;
   // The router's logits of the last routed layer of the last step, (8, n_experts).
@@ -72,6 +79,11 @@ class MegakernelBackend final : public StepBackend {
     DeviceBuffer<int32_t> offsets;
   };
 
+  struct Launched {  // a step under way
+    uint32_t stamp = 0;
+    int n_rows = 0;
+  };
+
   void fill_model(const ModelShape& model);
   void upload_layers();
   void upload_schedules();
@@ -79,12 +91,13 @@ class MegakernelBackend final : public StepBackend {
   void upload_pages(const std::vector<BatchRow>& rows);
   void feed(const std::vector<BatchRow>& rows);
   void check_rows(const std::vector<BatchRow>& rows) const;
-  void launch(int n_rows);
+  void expect_next(const std::vector<BatchRow>& rows) const;
+  cudaError_t launch_kernel(int n_rows);
+  void require(cudaError_t launched);
   void advance_tag();
-  GpuSampler::Answer wait_for(int row);
+  GpuSampler::Answer wait_for(uint32_t stamp, int row);
   [[noreturn]] void report_abort(int n_rows);
   [[noreturn]] void fail_for_good(const std::string& message);
-  void take(int row, const GpuSampler::Answer& answer, const BatchRow& entry, RowResult& result);
 
   MegakernelConfig config_;
   int n_sms_ = 0;
@@ -103,7 +116,11 @@ class MegakernelBackend final : public StepBackend {
   std::unique_ptr<GpuSampler> sampler_;
   PinnedBuffer<int32_t> host_pages_, host_tokens_;
   PinnedBuffer<mk::Mailbox> mailbox_;
-  std::array<int32_t, kMaxRows> device_token_{}, device_position_{};  // what the device holds
+  // What the device holds when the steps under way have ended; their tokens are not known yet.
+  std::array<int32_t, kMaxRows> device_token_{}, device_position_{};
+  std::array<Launched, kMaxUnderWay> under_way_{};  // the oldest first
+  int n_under_way_ = 0;
+  bool masked_ = false;  // the last step had a mask
 };
 
 }  // namespace pointcode

@@ -40,16 +40,16 @@ template <int NB>
 __device__ __forceinline__ void set_up(const Params& p) {
   Smem<NB>& s = smem<NB>();
   if (threadIdx.x == 0) init_barriers(s);
+  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
+    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
+  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
+    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   let_next_kernel_start();
   wait_for_earlier_kernels();
   rope_table(s, p);
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
       p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
-  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
-    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
-  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
-    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   __syncthreads();
 }
 

@@ -7,9 +7,13 @@
 // memory". Exchanges alternate between two slots (a block that writes slot n & 1 has passed barrier
 // n - 1, after which nobody reads it). Histograms are cleared after a second barrier. Blocks end
 // after a last barrier, as others read their memory.
+//
+// The start overlaps the end of the step's kernel, and the next step's blocks may take the free SMs while
+// this one runs (mk_launch.cuh).
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
+#include "mk_ptx.cuh"
 #include "sample.h"
 #include "sample_shared.cuh"
 #include "token_noise.h"
@@ -72,33 +76,32 @@ struct Sampler {
   }
 
   // ------------------------------------------------------------------------------------------
-  // exchanges The best of all threads of the cluster, and whether any has `flag` set.
+  // exchanges The best of all threads of the cluster, and whether any has `flag` set. A lane looks at one
+  // warp, then at one block, so that no chain is longer than five.
   __device__ Best best_of_all(Best mine, bool& flag) {
-#pragma unroll 1
+    const int lane = threadIdx.x & 31;
+    mine = best_of_lanes(mine, 16);
+    if (lane == 0) s.warp_best[threadIdx.x / 32] = mine;
+    const int any = __syncthreads_or(flag);
+    const uint32_t slot = exchanges++ & 1;
+    if (threadIdx.x < 32) {
+      const Best b = best_of_lanes(s.warp_best[lane], 16);
+      if (lane == 0) s.best[slot] = b, s.flag[slot] = any;
+    }
+    cluster.sync();
+    const int other = lane % kBlocks;
+    flag = __any_sync(~0u, *cluster.map_shared_rank(&s.flag[slot], other) != 0);
+    return best_of_lanes(*cluster.map_shared_rank(&s.best[slot], other), kBlocks / 2);
+  }
+  static __device__ __forceinline__ Best best_of_lanes(Best mine, int widest) {
+    static_assert(kWarps == 32 && 32 % kBlocks == 0);
+#pragma unroll
     for (int i = 16; i; i >>= 1) {
+      if (i > widest) continue;
       const float v = __shfl_xor_sync(~0u, mine.value, i);
       mine.offer(v, __shfl_xor_sync(~0u, mine.token, i));
     }
-    if ((threadIdx.x & 31) == 0) s.warp_best[threadIdx.x / 32] = mine;
-    const int any = __syncthreads_or(flag);
-    const uint32_t slot = exchanges++ & 1;
-    if (threadIdx.x == 0) {
-      Best b;
-#pragma unroll 1
-      for (int w = 0; w < kWarps; w++) b.offer(s.warp_best[w].value, s.warp_best[w].token);
-      s.best[slot] = b, s.flag[slot] = any;
-    }
-    cluster.sync();
-    Best all;
-    int flags = 0;
-#pragma unroll 1
-    for (int b = 0; b < kBlocks; b++) {
-      const Best other = *cluster.map_shared_rank(&s.best[slot], b);
-      all.offer(other.value, other.token);
-      flags |= *cluster.map_shared_rank(&s.flag[slot], b);
-    }
-    flag = flags != 0;
-    return all;
+    return mine;
   }
 
   __device__ double sum_of_all(double mine) {
@@ -148,7 +151,7 @@ struct Sampler {
     cluster.sync();
     uint32_t count[2] = {};
     uint64_t value[2] = {};
-#pragma unroll 1
+#pragma unroll 4
     for (int b = 0; b < kBlocks; b++) {
       const Shared& other = *cluster.map_shared_rank(&s, b);
 #pragma unroll
@@ -247,7 +250,7 @@ struct Sampler {
     Cut cut;
     if (row.top_k > 0 && row.top_k < p.vocab) select(false, cut);
     if (row.top_p < 1.f) select(true, cut);
-    const uint64_t key = noise_key(row.seed, p.positions[r]);
+    const uint64_t key = noise_key(row.seed, row.position);
     const float lowest = __fsub_rn(top_x, reach);
     const bool cuts = cut.bin < kBins;
     Best best;
@@ -296,7 +299,7 @@ struct Sampler {
     SampleResult& out = p.results[r];
     if (status != SampleStatus::kAborted) {
       p.tokens[r] = token;
-      p.positions[r] += 1;
+      p.positions[r] = row.position + 1;
       if (row.has_penalties) p.counts[static_cast<size_t>(r) * p.vocab + token] += 1;
     }
     if (n_logprobs > 0) {
@@ -310,10 +313,8 @@ struct Sampler {
 
   __device__ void run() {
     const bool writer = cluster.block_rank() == 0 && threadIdx.x == 0;
-    if (*p.abort_flag != 0) {
-      if (writer) finish(0, SampleStatus::kAborted, 0);
-      return;
-    }
+    // Asked now and used at the end; the logits of an aborted step are old ones and sampled all the same.
+    const bool aborted = writer && mk::load_relaxed(p.abort_flag) != 0;
     Best mine;
     bool has_nan = false;
     each([&](int t, float x) {
@@ -332,7 +333,12 @@ struct Sampler {
     int n = 0;
     if (!has_nan && row.temperature > 0.f) token = draw(top);
     if (!has_nan && row.n_logprobs > 0) n = logprobs(raw, token, writer);
-    if (writer) finish(token, has_nan ? SampleStatus::kNan : SampleStatus::kOk, n);
+    if (writer)
+      finish(token,
+             aborted   ? SampleStatus::kAborted
+             : has_nan ? SampleStatus::kNan
+                       : SampleStatus::kOk,
+             n);
     cluster.sync();  // others may still read this block's memory
   }
 };
@@ -340,10 +346,9 @@ struct Sampler {
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
     sample_rows(const __grid_constant__ SampleParams p) {
   __shared__ Shared shared;
-  __shared__ SampleRow row;
-  if (threadIdx.x == 0) row = p.rows[blockIdx.y];
-  __syncthreads();
-  Sampler{p, row, shared, static_cast<int>(blockIdx.y)}.run();
+  mk::wait_for_earlier_kernels();
+  mk::let_next_kernel_start();
+  Sampler{p, p.rows[blockIdx.y], shared, static_cast<int>(blockIdx.y)}.run();
 }
 
 }  // namespace
@@ -352,8 +357,15 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 extern "C" int pointcode_sample(const void* params, void* stream) {
   using namespace pointcode::gpu;
   const SampleParams& p = *static_cast<const SampleParams*>(params);
-  if (p.vocab > kMaxSampleVocab || p.n_rows < 1) return cudaErrorInvalidValue;
-  sample_rows<<<dim3(kBlocks, p.n_rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-  return cudaGetLastError();
+  if (p.vocab > kMaxSampleVocab || p.n_rows < 1 || p.n_rows > kMaxSampleRows)
+    return cudaErrorInvalidValue;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(kBlocks, p.n_rows), config.blockDim = dim3(kThreads);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, sample_rows, p);
 }
 extern "C" int pointcode_sample_params_size() { return sizeof(pointcode::gpu::SampleParams); }

@@ -11,11 +11,14 @@ constexpr int kMaxSampleVocab =
 constexpr int kSampleLogprobs = 21;  // 20 alternatives and the chosen token
 constexpr uint32_t kStampMask = 0x3fffffff;
 
-struct SampleRow {  // in device memory; the fields mean what they mean in SamplingConfig
+constexpr int kMaxSampleRows = 8;
+
+struct SampleRow {  // the fields mean what they mean in SamplingConfig
   float temperature, top_p, min_p;
   float repetition_penalty, frequency_penalty, presence_penalty;
   int32_t top_k, n_logprobs;
-  int32_t has_bias, has_penalties, has_mask, reserved;
+  int32_t has_bias, has_penalties, has_mask;
+  int32_t position;  // of the token that the logits follow
   uint64_t seed;
 };
 static_assert(sizeof(SampleRow) == 56);
@@ -31,17 +34,17 @@ struct SampleResult {
   float values[kSampleLogprobs];
 };
 
-struct SampleParams {
+struct SampleParams {  // an argument of the kernel, rows and all: nothing is copied for a step
   int32_t n_rows, vocab;
+  SampleRow rows[kMaxSampleRows];
   const float* logits;    // (rows, vocab)
-  const SampleRow* rows;  // (rows)
   const float* bias;      // (rows, vocab); read where has_bias
   int32_t* counts;        // (rows, vocab): of each token in the row's history; where has_penalties
   const uint32_t* masks;  // (rows, mask_words): bits of allowed tokens; where has_mask
   int32_t mask_words;
   uint32_t stamp;              // <= kStampMask
   int32_t* tokens;             // (rows): becomes the chosen token
-  int32_t* positions;          // (rows): of the token that the logits follow; 1 is added
+  int32_t* positions;          // (rows): becomes that token's position
   const uint32_t* abort_flag;  // not 0: the logits are not valid
   SampleResult* results;       // (rows), host memory
 };

@@ -449,8 +449,12 @@ class MegakernelBackend(StepBackend):
     def step(self, rows: Sequence[StepRow]) -> list[RowResult]:
         """One step of these rows as a new batch."""
 
-    def run(self, rows: Sequence[StepRow], n_steps: int) -> tuple[float, NDArray[np.int32]]:
-        """Steps that feed themselves: (seconds, tokens (n_steps, rows)). The rows' tokens and positions are updated."""
+    def run(self, rows: Sequence[StepRow], n_steps: int, ahead: bool = True) -> tuple[float, NDArray[np.int32]]:
+        """Steps that feed themselves: (seconds, tokens (n_steps, rows)). The rows' tokens and positions are updated.
+        `ahead`: a step is launched before the tokens of the one before have come, as the decode service does."""
+
+    def time_kernel(self, rows: Sequence[StepRow], n: int) -> float:
+        """Milliseconds of the kernel alone: `n` launches back to back of the same step of these rows."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """(vocab,) of the last step."""

@@ -44,6 +44,8 @@ class DecodePoint:
     experts_measured: bool
     percent_of_measured: float
     percent_of_datasheet: float
+    kernel_ms: float | None  # of the step's kernel alone, launched back to back, in the middle of the run
+    step_gap_us: float | None  # of a step outside the kernel
 
     def describe(self) -> str:
         """One line."""
@@ -54,6 +56,7 @@ class DecodePoint:
             f"{self.ms_per_step.median:6.3f} ms/step  {self.gb_per_step:6.2f} GB/step "
             f"({self.distinct_experts:.1f} experts, {source})  {self.percent_of_measured:4.1f} % of "
             f"{MEASURED_TB_PER_S:.2f} TB/s, {self.percent_of_datasheet:4.1f} % of {DATASHEET_TB_PER_S:.2f}"
+            + ("" if self.kernel_ms is None else f"  kernel {self.kernel_ms:.3f} ms, gap {self.step_gap_us:.1f} us")
         )
 
 
@@ -85,8 +88,10 @@ def decode_point(
     n_tokens: int,
     seconds: Sequence[float],
     measured_experts: float | None = None,
+    kernel_ms: float | None = None,
 ) -> DecodePoint:
-    """From the seconds that each repeat of `n_tokens` steps took; the context is that of the middle of the run."""
+    """From the seconds that each repeat of `n_tokens` steps took; the context is that of the middle of the run.
+    `kernel_ms`: what the step's kernel takes without anything around it, where that is known."""
     experts = uniform_experts(config, batch) if measured_experts is None else measured_experts
     gb = step_gb(config, batch, context_tokens + n_tokens // 2, experts)
     ms = Spread.of([s / n_tokens * 1e3 for s in seconds])
@@ -105,4 +110,6 @@ def decode_point(
         experts_measured=measured_experts is not None,
         percent_of_measured=100 * tb_per_s / MEASURED_TB_PER_S,
         percent_of_datasheet=100 * tb_per_s / DATASHEET_TB_PER_S,
+        kernel_ms=kernel_ms,
+        step_gap_us=None if kernel_ms is None else (ms.median - kernel_ms) * 1e3,
     )

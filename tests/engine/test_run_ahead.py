@@ -6,15 +6,15 @@ A backend whose launched steps are computed when they are collected stands in fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pointcode_local.engine import _native
-from pointcode_local.engine._native import DecodeService, DeferredBackend, Notice, RowEnd, SamplingConfig, TokenFlag
+from pointcode_local.engine._native import DeferredBackend, Notice, RowEnd, SamplingConfig, TokenFlag
 from pointcode_local.engine.assembly import cpu_backend, cpu_schedules, kv_geometry
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
@@ -23,12 +23,9 @@ from pointcode_local.engine.model_files import ModelFiles, open_model
 from pointcode_local.engine.parts import EngineParts
 from pointcode_local.engine.types import Grammar, Request, SamplingParams, TokensDecoded
 
+from .desks import KINDS, VOCAB, Desk, answer_queries, watched
 from .engines import OPTIONS, collect, opened, prompt
 from .tiny_models import make_tiny
-
-VOCAB = 320
-NO_PAGES = np.zeros(0, np.int32)
-Record = tuple[int, int, int, dict[int, float] | None]
 
 
 @pytest.fixture(scope="module")
@@ -42,92 +39,11 @@ def cpu(files: ModelFiles) -> _native.CpuBackend:
     return cpu_backend(files.weights, kv, cpu_schedules(files.config, 1))
 
 
-@dataclass(slots=True)
-class Desk:
-    """A decode service over a backend, and everything that came out of it by request."""
-
-    service: DecodeService
-    backend: _native.StepBackend
-    records: dict[int, list[Record]]
-
-    @classmethod
-    def over(cls, backend: _native.StepBackend, *, ahead: bool = True, ring: int = 256) -> Desk:
-        """Parked."""
-        service = DecodeService(ring)
-        assert service.park(5.0)
-        made = DeferredBackend(backend) if ahead else backend
-        service.set_backend(made)
-        return cls(service, made, {})
-
-    def add(
-        self,
-        request: int,
-        history: Sequence[int],
-        max_tokens: int,
-        pages: Sequence[int],
-        sampling: SamplingConfig | None = None,
-        stop: Sequence[int] = (),
-        **masks: np.ndarray,
-    ) -> None:
-        """A row; the service is parked."""
-        tables = np.asarray(pages, np.int32), NO_PAGES
-        ids = np.asarray(history, np.int32)
-        self.service.add_row(request, ids, max_tokens, list(stop), sampling or SamplingConfig(), *tables, **masks)
-        self.records[request] = []
-
-    def read(self) -> int:
-        """Takes what has come; how many records."""
-        found = self.service.drain()
-        for record in found:
-            self.records[record[0]].append(record)
-        return len(found)
-
-    def ended(self, request: int) -> bool:
-        return bool(self.records[request]) and self.records[request][-1][2] != TokenFlag.VALID
-
-    def run_until(self, condition: Callable[[], bool]) -> None:
-        """Runs until the records say so, then parks."""
-        self.service.resume()
-        while not condition():
-            self.read()
-        assert self.service.park(5.0)
-        self.read()
-        assert not isinstance(self.backend, DeferredBackend) or self.backend.n_under_way == 0
-
-    def run_steps(self, n: int, requests: Sequence[int]) -> None:
-        """At least so many steps, or until these rows have ended."""
-        seen = self.service.steps
-        self.run_until(lambda: self.service.steps >= seen + n or all(map(self.ended, requests)))
-
-    def run(self) -> dict[int, list[Record]]:
-        """Until all rows have ended."""
-        self.run_until(lambda: all(map(self.ended, self.records)))
-        return self.records
-
-    def tokens(self, request: int) -> list[int]:
-        return [token for _, token, flags, _ in self.records[request] if flags & TokenFlag.VALID]
-
-    @property
-    def n_ahead(self) -> int:
-        assert isinstance(self.backend, DeferredBackend)
-        return self.backend.n_ahead
-
-
-def mixed_rows(desk: Desk) -> None:
-    """Every kind of sampling; rows end at different steps, by length, by a stop id, by their own cancellation."""
-    desk.add(1, prompt(1, 1), 40, [0])
-    desk.add(2, prompt(2, 1), 55, [1], SamplingConfig(temperature=1.0, top_p=0.9, top_k=50, seed=5))
-    desk.add(3, prompt(3, 1), 62, [2], SamplingConfig(temperature=1.0, seed=6, n_logprobs=3), stop=range(0, 320, 16))
-    desk.add(4, prompt(4, 1), 17, [3], SamplingConfig(repetition_penalty=1.3, frequency_penalty=0.4))
-    desk.add(5, prompt(5, 1), 1, [4])
-    desk.add(6, prompt(6, 1), 2, [5], SamplingConfig(logit_bias=[(7, 50.0)]))
-    desk.add(7, prompt(7, 1), 30, [6], SamplingConfig(temperature=2.0, seed=8), stop=range(0, 320, 8))
-
-
 def test_rows_of_all_kinds_get_the_same_records_as_without(cpu: _native.CpuBackend) -> None:
     ahead, behind = Desk.over(cpu), Desk.over(cpu, ahead=False)
     for desk in (ahead, behind):
-        mixed_rows(desk)
+        for i, (n_tokens, sampling, stop) in enumerate(KINDS):
+            desk.add(i + 1, prompt(i, 1), n_tokens, [i], sampling, stop)
         desk.run()
         desk.service.close()
     assert ahead.records == behind.records
@@ -188,13 +104,6 @@ def test_a_row_out_of_pages_waits_and_goes_on_as_if_it_had_not(cpu: _native.CpuB
         each.service.close()
 
 
-def watched(ids: Sequence[int]) -> np.ndarray:
-    words = np.zeros(VOCAB // 32, np.uint32)
-    for token in ids:
-        words[token // 32] |= np.uint32(1 << token % 32)
-    return words
-
-
 @pytest.mark.parametrize("penalty", [1.0, 1.2])
 def test_a_token_that_calls_for_a_mask_is_followed_by_a_masked_one(cpu: _native.CpuBackend, penalty: float) -> None:
     """The step under way was not masked: what it gave the row is dropped, and the row goes on from the same place."""
@@ -208,11 +117,7 @@ def test_a_token_that_calls_for_a_mask_is_followed_by_a_masked_one(cpu: _native.
         n_asked = 0
         while not (desk.ended(1) and desk.ended(2)):
             desk.read()
-            for request, n_generated, recent, _ in desk.service.wait_queries(0.0):
-                n_asked += 1
-                one = watched([(recent[-1] * 7 + n_generated) % VOCAB])
-                masks = [one] if recent[-1] % 4 == 0 else []  # a masked token that is not watched: free again
-                desk.service.answer(request, n_generated, masks)
+            n_asked += answer_queries(desk, 4)
         assert desk.service.park(5.0)
         assert n_asked > 5
         found.append(desk)
@@ -228,11 +133,15 @@ class Logits:
     def __init__(self, change: Callable[[list[int], np.ndarray], None]) -> None:
         self.change = change
 
-    def __call__(self, tokens: np.ndarray, positions: np.ndarray, pages: list[object] | None) -> np.ndarray:
+    def __call__(self, tokens: np.ndarray, positions: np.ndarray, pages: object) -> np.ndarray:
         logits = np.zeros((len(tokens), VOCAB), np.float32)
         logits[np.arange(len(tokens)), (tokens + 1) % VOCAB] = 5.0
         self.change(positions.tolist(), logits)
         return logits
+
+
+def unchanged(positions: list[int], logits: np.ndarray) -> None:
+    pass
 
 
 def over_logits(change: Callable[[list[int], np.ndarray], None]) -> Desk:
@@ -289,8 +198,9 @@ def test_a_failure_while_another_step_is_under_way_ends_all_rows_once_and_the_ne
     assert desk.read() == 0
     assert [desk.records[r][-1][2] for r in (1, 2)] == [TokenFlag.END_BACKEND] * 2
     assert desk.tokens(1) == list(range(11, 21))
-    desk.service.remove_row(1), desk.service.remove_row(2)
-    desk.backend = DeferredBackend(_native.LogitsBackend("new", VOCAB, Logits(lambda *_: None)))
+    for request in (1, 2):
+        desk.service.remove_row(request)
+    desk.backend = DeferredBackend(_native.LogitsBackend("new", VOCAB, Logits(unchanged)))
     desk.service.set_backend(desk.backend)
     desk.add(3, [70], 20, [0])
     desk.run_until(lambda: desk.ended(3))
@@ -299,7 +209,7 @@ def test_a_failure_while_another_step_is_under_way_ends_all_rows_once_and_the_ne
 
 
 def test_closing_waits_for_what_is_under_way() -> None:
-    desk = over_logits(lambda *_: None)
+    desk = over_logits(unchanged)
     desk.add(1, [10], 200, [0, 1, 2, 3])
     desk.service.resume()
     while not desk.read():
