@@ -363,7 +363,7 @@ void bind_cpu(py::module_& m) {
   py::class_<CpuBackend, StepBackend>(m, "CpuBackend")
       .def(py::init(&make_cpu_backend), py::keep_alive<1, 11>(), "model"_a, "k_pages"_a,
            "v_pages"_a, "schedules"_a, py::kw_only(), "kv_format"_a = WeightFormat::kF32,
-           "wait_limit_ms"_a = 10000, "delay_seed"_a = 0, "isa"_a = py::none(), "max_splits"_a = 1,
+           "wait_limit_ms"_a = 4000, "delay_seed"_a = 0, "isa"_a = py::none(), "max_splits"_a = 1,
            "owners"_a = py::none())
       .def_property_readonly("n_processors", &CpuBackend::n_processors)
       .def("step", &py_step, "rows"_a)

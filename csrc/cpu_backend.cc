@@ -15,6 +15,8 @@ namespace {
 constexpr int kSpins = 300;       // pauses before a waiting processor yields its core (about 10 us)
 constexpr int kIdleSpins = 2000;  // pauses before an idle worker goes to sleep (about 80 us)
 constexpr int kYieldsPerClock = 16;  // yields between looks at the clock
+// Longest time between two looks that counts as waiting: a process that was stopped did not wait.
+constexpr std::chrono::milliseconds kLongestLook{100};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -243,12 +245,17 @@ bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
     if (counter.load(std::memory_order_acquire) >= wanted) return true;
     pause_briefly();
   }
-  const auto begin = std::chrono::steady_clock::now();
   const auto limit = std::chrono::milliseconds(config_.wait_limit_ms);
+  auto looked = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds waited{0};
   for (int yields = 1; counter.load(std::memory_order_acquire) < wanted; ++yields) {
     if (failed_.load(std::memory_order_acquire)) return false;
     std::this_thread::yield();
-    if (yields % kYieldsPerClock != 0 || std::chrono::steady_clock::now() - begin < limit) continue;
+    if (yields % kYieldsPerClock != 0) continue;
+    const auto now = std::chrono::steady_clock::now();
+    waited += std::min<std::chrono::nanoseconds>(now - looked, kLongestLook);
+    looked = now;
+    if (waited < limit) continue;
     const int32_t seen = counter.load(std::memory_order_acquire);
     record_failure(join_text("barrier time-out after ", config_.wait_limit_ms, " ms: processor ",
                              processor, ", task ", task.ordinal, " (", opcode_name(task.opcode),

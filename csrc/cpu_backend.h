@@ -25,7 +25,7 @@ struct CpuBackendConfig {
   std::vector<LayerCache> caches;  // per layer
   WeightFormat kv_format = WeightFormat::kF32;
   std::vector<Schedule> schedules;  // [n_rows - 1]; empty where that many rows cannot run
-  int32_t wait_limit_ms = 10000;    // bound of every wait
+  int32_t wait_limit_ms = 4000;     // bound of every wait, in time that the waiter ran
   uint64_t delay_seed = 0;          // not 0: tasks are delayed at random, to provoke races
   Isa isa = Isa::kPortable;
   int32_t max_splits =

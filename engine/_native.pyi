@@ -359,7 +359,7 @@ class CpuBackend(StepBackend):
         schedules: Sequence[ScheduleLists | None],
         *,
         kv_format: WeightFormat = ...,
-        wait_limit_ms: int = 10000,
+        wait_limit_ms: int = 4000,
         delay_seed: int = 0,
         isa: Isa | None = None,
         max_splits: int = 1,

@@ -23,6 +23,7 @@ from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
 from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
+from .openmp import patient_threads
 from .parts import EngineOptions, EngineParts
 from .plans import bare_shape, kv_geometry, model_plan
 from .prefill import HybridPrefill, NativePrefill
@@ -91,8 +92,9 @@ def _cpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n
 
 
 def _torch_prefill(weights: ModelWeights, cache_bytes: int, n_threads: int) -> Prefill:
-    from .models.reference import TorchModel
-    from .torch_prefill import TorchPrefill
+    with patient_threads():
+        from .models.reference import TorchModel
+        from .torch_prefill import TorchPrefill
 
     return TorchPrefill(TorchModel(weights, cache_bytes=cache_bytes), n_threads)
 
@@ -158,7 +160,7 @@ def without_head(schedule: Schedule) -> Schedule:
 
 
 def cpu_backend(
-    weights: ModelWeights, kv: KvCache, schedules: Sequence[Schedule], *, wait_limit_ms: int = 10_000
+    weights: ModelWeights, kv: KvCache, schedules: Sequence[Schedule], *, wait_limit_ms: int = 4_000
 ) -> _native.CpuBackend:
     """The native interpreter of the schedules, index n - 1 for n rows, over the pages of `kv`."""
     shape, owners = native_shape(weights)
