@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import _native
+from . import _native, schedule_check, task_access, tasks
 from .constrain import GrammarFactory
 from .control import ControlLimits
 from .control_parts import Prefill
@@ -21,6 +21,7 @@ from .doctor import has_gpu_driver
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
+from .memo import Proofs, digest, source_digest
 from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .openmp import patient_threads
@@ -83,7 +84,8 @@ def _cpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n
     budget = options.kv_bytes or _default_kv_bytes(geometry, context_tokens)
     kv = KvCache(geometry, *geometry.page_counts(budget, options.limits.max_rows, options.limits.chunk_tokens))
     keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
-    schedules = cpu_schedules(files.config, n_threads)
+    proofs = Proofs(options.cache_dir / "proved-schedules" if options.cache_dir else None)
+    schedules = cpu_schedules(files.config, n_threads, proofs=proofs)
     prefill = HybridPrefill(
         partial(_torch_prefill, files.weights, keep, n_threads),
         NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
@@ -140,15 +142,35 @@ def native_shape(weights: ModelWeights) -> tuple[_native.ModelShape, list[object
 
 
 def cpu_schedules(
-    config: ModelConfig, n_threads: int, max_rows: int = 8, *, order: str | None = None
+    config: ModelConfig,
+    n_threads: int,
+    max_rows: int = 8,
+    *,
+    order: str | None = None,
+    proofs: Proofs | None = None,
 ) -> list[Schedule]:
-    """Checked schedules for 1 .. max_rows rows (ScheduleError for one that must not run)."""
+    """Checked schedules for 1 .. max_rows rows (ScheduleError for one that must not run).
+
+    Those that `proofs` knows were checked by an earlier process with the same checker; the check takes 0.25 s.
+    """
     plan = model_plan(config)
     order = order or ("lean" if config.parallel_block else "shipped")
     schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
-    for schedule in schedules:
-        check(plan, schedule)
+    proofs = proofs or Proofs(None)
+    base = digest(source_digest(schedule_check.__file__, task_access.__file__, tasks.__file__), repr(plan).encode())
+    keys = [digest(base, *_content(schedule)) for schedule in schedules]
+    for schedule, key in zip(schedules, keys, strict=True):
+        if not proofs.has(key):
+            check(plan, schedule)
+    proofs.add(keys)
     return schedules
+
+
+def _content(schedule: Schedule) -> tuple[bytes, ...]:
+    """All of a schedule, as bytes."""
+    arrays = {"tasks": schedule.tasks, "offsets": schedule.offsets}
+    rest = {f.name: getattr(schedule, f.name) for f in fields(schedule) if f.name not in arrays}
+    return (*(a.tobytes() for a in arrays.values()), repr(rest).encode())
 
 
 def without_head(schedule: Schedule) -> Schedule:

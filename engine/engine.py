@@ -76,7 +76,7 @@ class Engine:
         from .model_files import open_model
         from .registry import resolve
 
-        files = open_model(resolve(str(model)))
+        files = open_model(resolve(str(model)), options.cache_dir)
         return cls(assemble(files, model_name(model), options))
 
     @property

@@ -36,13 +36,16 @@ class ModelFiles:
         return self.config.n_params < SMALL_MODEL_PARAMETERS
 
 
-def open_model(path: Path, **template_variables: object) -> ModelFiles:
-    """Open a GGUF file or a folder of safetensors; raises ModelError saying what was found and what was expected."""
+def open_model(path: Path, cache_dir: Path | None = None, **template_variables: object) -> ModelFiles:
+    """Open a GGUF file or a folder of safetensors; raises ModelError saying what was found and what was expected.
+
+    `cache_dir` is where what takes long to read may be kept for the next start.
+    """
     if path.is_dir():
         weights, tokenizer = open_weights(path), Tokenizer.from_folder(path)
         template = template_of_folder(path, tokenizer, **template_variables)
     elif path.is_file():
-        file = read_gguf(path)
+        file = read_gguf(path, cache_dir)
         weights, tokenizer = weights_from_gguf(file), Tokenizer.from_gguf(file.metadata)
         template = template_of_gguf(file.metadata, tokenizer, **template_variables)
     else:
