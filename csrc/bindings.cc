@@ -298,4 +298,5 @@ PYBIND11_MODULE(_native, m) {
   pointcode::bind_cpu(m);
   pointcode::bind_cuda(m);
   pointcode::bind_logits(m);
+  pointcode::bind_prefill(m);
 }

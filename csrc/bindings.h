@@ -11,5 +11,6 @@ void bind_sampling(pybind11::module_& m);  // the sampler alone; needs bind_serv
 void bind_cpu(pybind11::module_& m);       // CpuBackend; needs bind_service's StepBackend
 void bind_cuda(pybind11::module_& m);      // HAS_CUDA, MegakernelBackend; needs bind_cpu's StepRow
 void bind_logits(pybind11::module_& m);    // LogitsBackend; needs bind_service's StepBackend
+void bind_prefill(pybind11::module_& m);   // packed_products, where there is CUDA
 
 }  // namespace pointcode

@@ -417,6 +417,24 @@ class DeferredBackend(StepBackend):
 HAS_CUDA: bool
 """Whether this build holds the megakernel; without it MegakernelBackend does not exist."""
 
+def packed_products(
+    weights: int,
+    x: int,
+    source: int,
+    scale: int,
+    ends: int,
+    out: int,
+    n_banks: int,
+    rows: int,
+    k: int,
+    k_tiles: int,
+    gated: bool,
+    n_sms: int,
+    stream: int,
+) -> None:
+    """Queues products from packed weights on a stream (csrc/prefill_gemm.h); addresses are the device's, 0 for none.
+    RuntimeError for sizes that the kernel does not take. Exists where the build has CUDA."""
+
 def gpu_sample(
     logits: NDArray[np.float32], rows: Sequence[StepRow], n_timed: int = 0
 ) -> tuple[list[RowResult], list[int], float]:

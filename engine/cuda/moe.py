@@ -8,6 +8,8 @@ from typing import cast
 import torch
 
 from . import ops
+from .device_weights import DeviceMatrix, Scratch
+from .packed_products import can_multiply, products
 
 GroupedMm = Callable[..., torch.Tensor]
 
@@ -26,14 +28,21 @@ def grouped_linear(x: torch.Tensor, bank: torch.Tensor, ends: torch.Tensor) -> t
     return out
 
 
-def run_experts(pairs: ops.Pairs, upgate: Callable[[], torch.Tensor], down: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Outputs (T · top_k, D) of all pairs, weighted, in the order of the pairs.
+def run_experts(
+    h: torch.Tensor, pairs: ops.Pairs, upgate: DeviceMatrix, down: DeviceMatrix, scratch: Scratch
+) -> torch.Tensor:
+    """Outputs (T · top_k, D) of all pairs, weighted, in the order of the pairs; h (T, D) bf16.
 
-    `upgate` gives the bank (E, 2F, D), `down` (E, D, F); the second is asked for after the first was used, so both
-    may be unpacked into the same memory.
+    `upgate` is the bank (E, 2F, D), `down` (E, D, F). Where the native kernel cannot take them as they are packed,
+    first one and then the other is unpacked into the scratch.
     """
-    hidden = ops.silu_up(grouped_linear(pairs.x, upgate(), pairs.ends), pairs.weights)
-    return grouped_linear(hidden, down(), pairs.ends)
+    if can_multiply(upgate, down):
+        hidden = products(
+            upgate.data, upgate.rows, upgate.k, h, pairs.ends, source=pairs.source, scale=pairs.weights, gated=True
+        )
+        return products(down.data, down.rows, down.k, hidden, pairs.ends)
+    wide = grouped_linear(ops.gather(h, pairs), upgate.dense(scratch), pairs.ends)
+    return grouped_linear(ops.silu_up(wide, pairs.weights), down.dense(scratch), pairs.ends)
 
 
 def _native_grouped_mm() -> GroupedMm | None:

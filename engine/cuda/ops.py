@@ -17,11 +17,11 @@ from ..models.config import ModelConfig
 class Pairs:
     """A chunk's pairs (token, chosen expert), expert by expert, within an expert in the order of the tokens.
 
-    `x` (T · top_k, D) holds each pair's token, `weights` (T · top_k,) fp32 its expert's weight; expert e's pairs end
-    before `ends[e]`, (E,) int32; slot s of token t lies at `places[t, s]`, (T, top_k) int32.
+    `source` (T · top_k,) int32 says which token a pair is, `weights` (T · top_k,) fp32 how much its expert counts;
+    expert e's pairs end before `ends[e]`, (E,) int32; slot s of token t lies at `places[t, s]`, (T, top_k) int32.
     """
 
-    x: torch.Tensor
+    source: torch.Tensor
     weights: torch.Tensor
     ends: torch.Tensor
     places: torch.Tensor
@@ -96,13 +96,13 @@ def router_logits(h: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
     return F.linear(h.float(), router.float())
 
 
-def dispatch(h: torch.Tensor, logits: torch.Tensor, top_k: int, *, normalise: bool) -> Pairs:
-    """The pairs of h (T, D) with the experts that its router logits (T, E) fp32 choose."""
-    if h.is_cuda:
+def dispatch(logits: torch.Tensor, top_k: int, *, normalise: bool) -> Pairs:
+    """The pairs of a chunk's tokens with the experts that their router logits (T, E) fp32 choose."""
+    if logits.is_cuda:
         from . import triton_experts
 
-        return Pairs(*triton_experts.dispatch(h, logits, top_k, normalise=normalise))
-    return by_expert(h, *route(logits, top_k, normalise=normalise), logits.shape[1])
+        return Pairs(*triton_experts.dispatch(logits, top_k, normalise=normalise))
+    return by_expert(*route(logits, top_k, normalise=normalise), logits.shape[1])
 
 
 def route(logits: torch.Tensor, top_k: int, *, normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,13 +112,23 @@ def route(logits: torch.Tensor, top_k: int, *, normalise: bool) -> tuple[torch.T
     return ids, weights / weights.sum(-1, keepdim=True) if normalise else weights
 
 
-def by_expert(h: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, n_experts: int) -> Pairs:
-    """The pairs of h (T, D) with experts `ids` (T, top_k) and their `weights`."""
+def by_expert(ids: torch.Tensor, weights: torch.Tensor, n_experts: int) -> Pairs:
+    """The pairs of tokens with experts `ids` (T, top_k) and their `weights`."""
     order = ids.flatten().sort(stable=True).indices
     places = torch.empty_like(order, dtype=torch.int32)
-    places[order] = torch.arange(order.numel(), dtype=torch.int32, device=h.device)
+    places[order] = torch.arange(order.numel(), dtype=torch.int32, device=ids.device)
     ends = ids.flatten().bincount(minlength=n_experts).cumsum(0).to(torch.int32)
-    return Pairs(h[order // ids.shape[1]], weights.flatten()[order], ends, places.view_as(ids))
+    source = (order // ids.shape[1]).to(torch.int32)
+    return Pairs(source, weights.flatten()[order], ends, places.view_as(ids))
+
+
+def gather(h: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    """Each pair's row of h (T, D): (T · top_k, D)."""
+    if h.is_cuda:
+        from . import triton_experts
+
+        return triton_experts.gather(h, pairs.places)
+    return h[pairs.source]
 
 
 def rotation_table(positions: torch.Tensor, config: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:

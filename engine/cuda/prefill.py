@@ -103,9 +103,8 @@ class GpuPrefill:
             out = F.linear(hidden, layer.down.dense(self._scratch)[0])
             return out, torch.arange(h.shape[0], dtype=torch.int32, device=h.device).unsqueeze(1)
         logits = ops.router_logits(h, layer.router.dense(self._scratch)[0])
-        pairs = ops.dispatch(h, logits, config.top_k, normalise=config.norm_topk)
-        upgate, down = (lambda: layer.upgate.dense(self._scratch)), (lambda: layer.down.dense(self._scratch))
-        return moe.run_experts(pairs, upgate, down), pairs.places
+        pairs = ops.dispatch(logits, config.top_k, normalise=config.norm_topk)
+        return moe.run_experts(h, pairs, layer.upgate, layer.down, self._scratch), pairs.places
 
     def _with_earlier(
         self, index: int, spec: LayerSpec, qkv: torch.Tensor, chunk: _Chunk

@@ -24,13 +24,13 @@ HIDDEN = tl.constexpr(-1.0e6)  # a score that no visible key has; finite, so tha
 class Tiling:
     """Queries and keys of a block, and how the compiler spreads them."""
 
-    queries: int = 128
-    keys: int = 128
-    warps: int = 8
-    stages: int = 2
+    queries: int
+    keys: int
+    warps: int
+    stages: int
 
 
-DEFAULT = Tiling()
+EVERYTHING, WINDOW = Tiling(128, 64, 4, 2), Tiling(64, 64, 4, 2)  # the fastest of six on an H200
 
 
 @triton.jit
@@ -100,10 +100,11 @@ def _attention_kernel(
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float, tiling: Tiling = DEFAULT
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float, tiling: Tiling | None = None
 ) -> torch.Tensor:
     """(T, H, C) of q (T, H, C) over k and v (S, G, C), contiguous bf16; `window` as in attention.attend."""
     n, heads, dims = q.shape
+    tiling = tiling or (WINDOW if window else EVERYTHING)
     groups = k.shape[1]
     out = torch.empty_like(q)
     queries, keys = [tiling.queries, dims], [tiling.keys, dims]

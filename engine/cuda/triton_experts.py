@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 _TOKENS = 32  # of one routing program
+_PAIRS = 512  # that one program gives places
 _BLOCKS = 64  # programs whose counts are added up at once
 
 
@@ -76,43 +77,64 @@ def _starts_kernel(counts, bases, starts, ends, n_blocks, n_experts, EXPERTS: tl
 
 @triton.jit
 def _lay_out_kernel(
-    h, ids, weights, ranks, bases, starts, x, x_weights, places, hidden, TOP_K: tl.constexpr, EXPERTS: tl.constexpr,
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    ids, weights, ranks, bases, starts, source, x_weights, places, n_pairs, TOP_K: tl.constexpr,
+    EXPERTS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Gives every pair its place."""
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pair < n_pairs
+    token = pair // TOP_K
+    expert = tl.load(ids + pair, mask=inside, other=0)
+    place = tl.load(starts + expert, mask=inside, other=0)
+    place += tl.load(bases + token // TOKENS * EXPERTS + expert, mask=inside, other=0)
+    place += tl.load(ranks + pair, mask=inside, other=0)
+    tl.store(places + pair, place, mask=inside)
+    tl.store(source + place, token, mask=inside)
+    tl.store(x_weights + place, tl.load(weights + pair, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def _gather_kernel(h, places, x, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
     """Copies a token's row to the place of each of its pairs."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     row = tl.load(h + token * hidden + at, mask=at < hidden, other=0.0)
-    for slot in range(TOP_K):
-        pair = token * TOP_K + slot
-        expert = tl.load(ids + pair)
-        place = tl.load(starts + expert) + tl.load(bases + token // TOKENS * EXPERTS + expert) + tl.load(ranks + pair)
-        tl.store(x + place.to(tl.int64) * hidden + at, row, mask=at < hidden)
-        tl.store(x_weights + place, tl.load(weights + pair))
-        tl.store(places + pair, place)
+    for slot in tl.static_range(TOP_K):
+        place = tl.load(places + token * TOP_K + slot).to(tl.int64)
+        tl.store(x + place * hidden + at, row, mask=at < hidden)
 
 
 def dispatch(
-    h: torch.Tensor, logits: torch.Tensor, top_k: int, *, normalise: bool
+    logits: torch.Tensor, top_k: int, *, normalise: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of h (T, D) bf16 and logits (T, E) fp32: x (T · top_k, D), its weights fp32, ends (E,) and places (T, top_k)
-    int32, as in ops.Pairs."""
+    """Of logits (T, E) fp32: source (T · top_k,) int32, weights fp32, ends (E,) and places (T, top_k) int32, as in
+    ops.Pairs."""
     n, n_experts = logits.shape
     experts, pairs = triton.next_power_of_2(n_experts), n * top_k
     n_blocks = triton.cdiv(n, _TOKENS)
-    counts, bases = h.new_empty(2, n_blocks, experts, dtype=torch.int32).unbind(0)
-    ids, ranks, places = h.new_empty(3, n, top_k, dtype=torch.int32).unbind(0)
-    weights, x_weights = h.new_empty(2, pairs, dtype=torch.float32).unbind(0)
-    starts, ends = h.new_empty(experts, dtype=torch.int32), h.new_empty(n_experts, dtype=torch.int32)
+
+    def integers(*shape: int) -> torch.Tensor:
+        return logits.new_empty(shape, dtype=torch.int32)
+
+    counts, bases = integers(2, n_blocks, experts).unbind(0)
+    ids, ranks, places = integers(3, n, top_k).unbind(0)
+    weights, x_weights = logits.new_empty(2, pairs).unbind(0)
+    starts, ends, source = integers(experts), integers(n_experts), integers(pairs)
     _route_kernel[(n_blocks,)](
         logits, ids, weights, ranks, counts, n, n_experts, TOP_K=top_k, SLOTS=triton.next_power_of_2(top_k),
         EXPERTS=experts, TOKENS=_TOKENS, NORMALISE=normalise, num_warps=8,
     )  # fmt: skip
     _starts_kernel[(1,)](counts, bases, starts, ends, n_blocks, n_experts, EXPERTS=experts, BLOCKS=_BLOCKS, num_warps=8)
-    hidden = h.shape[1]
-    x = h.new_empty(pairs, hidden)
-    _lay_out_kernel[(n,)](
-        h, ids, weights, ranks, bases, starts, x, x_weights, places, hidden, TOP_K=top_k, EXPERTS=experts,
-        TOKENS=_TOKENS, BLOCK=triton.next_power_of_2(hidden), num_warps=4,
+    _lay_out_kernel[(triton.cdiv(pairs, _PAIRS),)](
+        ids, weights, ranks, bases, starts, source, x_weights, places, pairs, TOP_K=top_k, EXPERTS=experts,
+        TOKENS=_TOKENS, BLOCK=_PAIRS, num_warps=4,
     )  # fmt: skip
-    return x, x_weights, ends, places
+    return source, x_weights, ends, places
+
+
+def gather(h: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """(T · top_k, D): row t of h (T, D) at each of places[t]; places (T, top_k) int32."""
+    n, hidden = h.shape
+    x = h.new_empty(places.numel(), hidden)
+    _gather_kernel[(n,)](h, places, x, hidden, TOP_K=places.shape[1], BLOCK=triton.next_power_of_2(hidden), num_warps=4)
+    return x

@@ -9,7 +9,7 @@ import torch
 
 from pointcode_local.engine.cuda import moe, ops
 from pointcode_local.engine.cuda.attention import attend_in_blocks
-from pointcode_local.engine.cuda.device_weights import DeviceModel, Scratch, require_supported
+from pointcode_local.engine.cuda.device_weights import DeviceMatrix, DeviceModel, Scratch, require_supported
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES, PageLayout, read_tokens
 from pointcode_local.engine.cuda.prefill import GpuPrefill
@@ -126,8 +126,9 @@ def test_experts_of_sorted_pairs_equal_a_loop_over_tokens() -> None:
     torch.manual_seed(0)
     h, upgate, down = torch.randn(9, 32), torch.randn(6, 32, 32), torch.randn(6, 32, 16)
     ids, weights = torch.stack([torch.randperm(6)[:2] for _ in range(9)]), torch.rand(9, 2)
-    pairs = ops.by_expert(h, ids, weights, 6)
-    parts = moe.run_experts(pairs, lambda: upgate, lambda: down)
+    pairs = ops.by_expert(ids, weights, 6)
+    wide, narrow = (DeviceMatrix(bank, bank.shape[1], bank.shape[2], packed=False) for bank in (upgate, down))
+    parts = moe.run_experts(h, pairs, wide, narrow, Scratch(CPU))
     for token in range(9):
         for slot in range(2):
             e = int(ids[token, slot])

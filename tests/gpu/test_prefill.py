@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pointcode_local.engine.cuda import attention, moe, ops, packing
+from pointcode_local.engine.cuda import attention, moe, ops, packed_products, packing
 from pointcode_local.engine.cuda.device_weights import Scratch
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES, PageLayout, read_tokens, write_tokens
@@ -71,8 +71,8 @@ def test_the_kernels_of_a_chunk_equal_their_torch_twins() -> None:
     assert close(added, x, 1e-5)
 
 
-def test_flash_attention_with_a_window_works_here() -> None:
-    assert attention.flash_works(torch.device("cuda", 0), 128)
+def test_attention_with_a_window_works_here() -> None:
+    assert attention.kernel_works(torch.device("cuda", 0), 128) and attention.flash_works(torch.device("cuda", 0), 128)
     torch.manual_seed(0)
     q, k, v = (torch.randn(n, h, 128, device=GPU).bfloat16() for n, h in ((700, 32), (6000, 4), (6000, 4)))
     for window in (0, 4096):
@@ -95,10 +95,11 @@ def test_the_attention_kernel_equals_blocks_with_masks(n: int, s: int, window: i
 def test_pairs_are_laid_out_as_on_the_cpu_also_with_ties(n: int, n_experts: int, top_k: int, normalise: bool) -> None:
     torch.manual_seed(n)
     h, logits = torch.randn(n, 64).bfloat16(), (torch.randn(n, n_experts) * 4).round() / 4
-    ours = ops.dispatch(h.to(GPU), logits.to(GPU), top_k, normalise=normalise)
-    wanted = ops.dispatch(h, logits, top_k, normalise=normalise)
-    assert torch.equal(ours.x.cpu(), wanted.x) and torch.equal(ours.ends.cpu(), wanted.ends)
+    ours = ops.dispatch(logits.to(GPU), top_k, normalise=normalise)
+    wanted = ops.dispatch(logits, top_k, normalise=normalise)
+    assert torch.equal(ours.source.cpu(), wanted.source) and torch.equal(ours.ends.cpu(), wanted.ends)
     assert torch.equal(ours.places.cpu(), wanted.places)
+    assert torch.equal(ops.gather(h.to(GPU), ours).cpu(), ops.gather(h, wanted))
     assert torch.allclose(ours.weights.cpu(), wanted.weights, atol=1e-6)
 
 
@@ -121,6 +122,23 @@ def test_pages_are_written_and_read_as_on_the_cpu(layout: PageLayout, is_value: 
     for begin, end in ((0, 300), (63, 65), (128, 192)):
         ours = read_tokens(layout, on_gpu, table, begin, end, is_value=is_value)
         assert torch.equal(ours.cpu(), values[begin:end])
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "counts"), [(128, 128, (1,)), (1536, 2048, (300, 0, 129, 1, 257)), (2048, 768, (64, 900))]
+)
+def test_products_from_packed_weights_equal_those_of_the_matrices(rows: int, k: int, counts: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    n, bank = sum(counts), torch.randn(len(counts), rows, k, device=GPU).bfloat16() * 0.03
+    x, source = torch.randn(n // 2 + 1, k, device=GPU).bfloat16(), torch.randint(n // 2 + 1, (n,), dtype=torch.int32)
+    packed, scale = torch.cat([packing.pack_matrix(matrix) for matrix in bank]), torch.rand(n, device=GPU)
+    ends = torch.tensor(counts).cumsum(0).to(GPU, torch.int32)
+    assert packed_products.products_work(torch.device("cuda", 0))
+    picked = x[source.to(GPU)]
+    wanted = moe.grouped_linear(picked, bank, ends)
+    assert close(packed_products.products(packed, rows, k, picked, ends), wanted)
+    ours = packed_products.products(packed, rows, k, x, ends, source=source.to(GPU), scale=scale, gated=True)
+    assert close(ours, ops.silu_up(wanted, scale), 2e-2)
 
 
 def test_grouped_products_equal_a_loop_even_with_idle_experts() -> None:
