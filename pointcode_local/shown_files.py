@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
-from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults, language_of
+from pointcode_local.tools.languages import language_of
+from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults
 from pointcode_local.tools.walk import files
 
 MAX_FILES = 2000

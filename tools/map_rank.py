@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from math import sqrt
 
 import numpy as np
@@ -39,45 +40,54 @@ class Ranked:
     score: float
 
 
-def rank(files: Sequence[FileTags]) -> list[Ranked]:
-    """All definitions, the most used first; ties in order of file and line."""
-    definers: dict[str, set[int]] = defaultdict(set)
+def rank(files: Sequence[FileTags], limit: int | None = None) -> list[Ranked]:
+    """The definitions, the most used first (the first `limit` of them); ties in order of file and line."""
+    edges = _edges(files)
+    ranks, shares = _page_rank(len(files), edges)
+    scores: dict[tuple[int, str], float] = defaultdict(float)
+    for target, name, share in zip(edges.targets, edges.names, shares, strict=True):
+        scores[target, name] += share
+    found = (
+        (-scores.get((number, tag.name), 0.0) - ranks[number] * 1e-3, file.name, tag.line, at, tag)
+        for number, file in enumerate(files)
+        for at, tag in enumerate(file.tags)
+    )
+    first = sorted(found) if limit is None else nsmallest(limit, found)
+    return [Ranked(name, tag, -score) for score, name, _, _, tag in first]
+
+
+@dataclass(slots=True)
+class _Edges:
+    """One entry per (file that uses a name, other file that defines it)."""
+
+    sources: list[int]
+    targets: list[int]
+    names: list[str]
+    weights: list[float]
+
+
+def _edges(files: Sequence[FileTags]) -> _Edges:
+    definers: dict[str, list[int]] = {}
     for number, file in enumerate(files):
         for tag in file.tags:
-            definers[tag.name].add(number)
-    sources, targets, names, weights = _edges(files, definers)
-    ranks, shares = _page_rank(len(files), sources, targets, weights)
-    scores: dict[tuple[int, str], float] = defaultdict(float)
-    for target, name, share in zip(targets, names, shares, strict=True):
-        scores[target, name] += share
-    found = [
-        Ranked(file.name, tag, scores.get((number, tag.name), 0.0) + ranks[number] * 1e-3)
-        for number, file in enumerate(files)
-        for tag in file.tags
-    ]
-    return sorted(found, key=lambda one: (-one.score, one.file, one.tag.line))
-
-
-def _edges(
-    files: Sequence[FileTags], definers: dict[str, set[int]]
-) -> tuple[list[int], list[int], list[str], list[float]]:
-    """One edge per (file that uses a name, other file that defines it)."""
-    sources: list[int] = []
-    targets: list[int] = []
-    names: list[str] = []
-    weights: list[float] = []
+            places = definers.setdefault(tag.name, [])
+            if not places or places[-1] != number:
+                places.append(number)
+    telling = {
+        n: (places, _name_weight(n) / len(places)) for n, places in definers.items() if len(places) <= MAX_DEFINERS
+    }
+    edges = _Edges([], [], [], [])
     for number, file in enumerate(files):
-        for word in sorted(definers.keys() & file.words.keys()):
-            places = definers[word]
-            if len(places) > MAX_DEFINERS or number in places:
+        for word, count in file.words.items():
+            found = telling.get(word)
+            if found is None or number in found[0]:
                 continue
-            weight = sqrt(file.words[word]) * _name_weight(word) / len(places)
-            for place in sorted(places):
-                sources.append(number)
-                targets.append(place)
-                names.append(word)
-                weights.append(weight)
-    return sources, targets, names, weights
+            places, weight = found
+            edges.sources += [number] * len(places)
+            edges.targets += places
+            edges.names += [word] * len(places)
+            edges.weights += [sqrt(count) * weight] * len(places)
+    return edges
 
 
 def _name_weight(name: str) -> float:
@@ -86,17 +96,15 @@ def _name_weight(name: str) -> float:
     return LONG_WEIGHT if len(name) >= LONG_NAME else 1.0
 
 
-def _page_rank(
-    n_files: int, sources: list[int], targets: list[int], weights: list[float]
-) -> tuple[list[float], list[float]]:
+def _page_rank(n_files: int, edges: _Edges) -> tuple[list[float], list[float]]:
     """The rank of each file, which sum to 1, and how much of it flows along each edge."""
     if not n_files:
         return [], []
-    start = np.asarray(sources, dtype=np.int64)  # (edges,)
-    end = np.asarray(targets, dtype=np.int64)  # (edges,)
-    weight = np.asarray(weights, dtype=np.float64)  # (edges,)
+    start = np.asarray(edges.sources, dtype=np.int64)  # (edges,)
+    end = np.asarray(edges.targets, dtype=np.int64)  # (edges,)
+    weight = np.asarray(edges.weights, dtype=np.float64)  # (edges,)
     out = np.bincount(start, weights=weight, minlength=n_files)  # (files,)
-    share = weight / out[start] if len(sources) else weight
+    share = weight / out[start] if len(start) else weight
     ranks = np.full(n_files, 1.0 / n_files)
     for _ in range(N_ROUNDS):
         lost = float(ranks[out == 0].sum())

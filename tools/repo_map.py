@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .syntax import LANGUAGES
+from .languages import is_source
 
 MIN_FILES = 8  # in a smaller project `list` and `outline` say as much
 MAX_LOOKED_AT = 20_000  # folder entries, to find those
 CHARS_PER_TOKEN = 3  # of signatures; on the safe side
 PACKAGE_PARENT = str(Path(__file__).absolute().parent.parent.parent)
-SOURCES = frozenset(suffix for suffix, language in LANGUAGES.items() if language not in ("html", "css", "json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +122,6 @@ class MapStore:
             return RepoMap(shown, int(data["n_files"]), int(data["n_tagged"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-
-def is_source(name: str) -> bool:
-    """Does the map know files of this name?"""
-    return os.path.splitext(name)[1].lower() in SOURCES  # noqa: PTH122 - 10,000 times at a start
 
 
 def is_worth_a_map(root: Path) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import stat
 import subprocess
@@ -21,12 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .map_rank import FileTags, rank
-from .repo_map import is_source
-from .syntax import language_of
-from .tags import TAGGED, Tag, definitions, words
-from .walk import files as walked_files
+from .languages import is_source, language_of
 
+# What only a change needs (tree-sitter, NumPy, pathspec) is imported then: that nothing changed is known in 0.1 s.
 VERSION = 1
 FIRST_S = 3.0  # until a first map is made
 LAST_S = 60.0
@@ -86,8 +82,11 @@ def _turn(one: Listed) -> tuple[int, int]:
 
 
 def _write_map(path: Path, kept: dict[str, Any], n_files: int, digest: str) -> None:
-    order = rank([FileTags(name, tuple(Tag(*t) for t in kept[name][2]), kept[name][3]) for name in sorted(kept)])
-    found = [[r.file, r.tag.line, r.tag.depth, r.tag.signature] for r in order[:MAX_KEPT]]
+    from .map_rank import FileTags, rank
+    from .tags import Tag
+
+    tagged = [FileTags(name, tuple(Tag(*t) for t in kept[name][2]), kept[name][3]) for name in sorted(kept)]
+    found = [[r.file, r.tag.line, r.tag.depth, r.tag.signature] for r in rank(tagged, MAX_KEPT)]
     _store(path, {"digest": digest, "n_files": n_files, "n_tagged": len(kept), "definitions": found})
 
 
@@ -109,7 +108,9 @@ def _names(root: Path) -> Iterable[str]:
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, timeout=10, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
-        return [entry.name for entry in walked_files(root, root) if is_source(entry.name)]
+        from .walk import files
+
+        return [entry.name for entry in files(root, root) if is_source(entry.name)]
     return [name for name in os.fsdecode(done.stdout).split("\0") if is_source(name)]
 
 
@@ -125,6 +126,8 @@ def _tagged(root: Path, wanted: list[Listed]) -> Iterator[tuple[Listed, _Record]
         for chunk in chunks:
             yield from _tag_chunk(chunk)
         return
+    import multiprocessing
+
     with multiprocessing.get_context("fork").Pool(n_processes) as pool:
         for done in pool.imap_unordered(_tag_chunk, chunks):
             yield from done
@@ -136,6 +139,8 @@ def _tag_chunk(chunk: tuple[Path, list[Listed]]) -> list[tuple[Listed, _Record]]
 
 
 def _tag_file(path: Path) -> _Record:
+    from .tags import TAGGED, definitions, words
+
     language = language_of(path)
     try:
         data = path.read_bytes()

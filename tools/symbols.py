@@ -14,8 +14,9 @@ from .atomic import require_writable
 from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
 from .edit import describe_faults
 from .filetext import FileText, decode, require_unicode, visible
+from .languages import language_of
 from .placeholders import placeholder_in
-from .syntax import MAX_PARSED_BYTES, language_of, parse
+from .syntax import MAX_PARSED_BYTES, parse
 from .workspace import Place, Workspace
 
 MAX_SHOWN = 400

@@ -11,21 +11,8 @@ from pathlib import PurePath
 
 from tree_sitter import Language, Node, Parser, Tree
 
-LANGUAGES: dict[str, str] = {
-    **dict.fromkeys((".py", ".pyi"), "python"),
-    **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), "javascript"),
-    **dict.fromkeys((".ts", ".mts", ".cts"), "typescript"),
-    ".tsx": "tsx",
-    **dict.fromkeys((".sh", ".bash"), "bash"),
-    ".json": "json",
-    ".rs": "rust",
-    ".go": "go",
-    **dict.fromkeys((".c", ".h"), "c"),
-    **dict.fromkeys((".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"), "cpp"),
-    ".java": "java",
-    **dict.fromkeys((".html", ".htm"), "html"),
-    ".css": "css",
-}
+from .languages import language_of
+
 MAX_PARSED_BYTES = 2 << 20
 MAX_REPORTED = 5
 
@@ -37,11 +24,6 @@ class SyntaxFault:
     line: int
     column: int
     what: str
-
-
-def language_of(path: PurePath) -> str | None:
-    """The grammar for a file name; None when there is none."""
-    return LANGUAGES.get(path.suffix.lower())
 
 
 @cache

@@ -132,7 +132,10 @@ def _signature(whole: Node, data: bytes) -> str:
     text = data[whole.start_byte : min(end, whole.start_byte + 4 * MAX_SIGNATURE)].decode("utf-8", "replace")
     if body is None:
         text = text.split("\n", 1)[0]
-    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split())).rstrip(" {:=;")
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else " " for c in line)
+    line = line.rstrip(" {:=;")
     return line if len(line) <= MAX_SIGNATURE else line[: MAX_SIGNATURE - 1] + "…"
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointcode_local.tools import repo_map_worker
+from pointcode_local.tools.languages import LANGUAGES
 from pointcode_local.tools.map_rank import FileTags, rank
 from pointcode_local.tools.repo_map import MapStore, RepoMap, Shown, is_worth_a_map
-from pointcode_local.tools.syntax import LANGUAGES
 from pointcode_local.tools.tags import TAGGED, Tag, definitions, words
 
 from .test_symbols import SOURCES
