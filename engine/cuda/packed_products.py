@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from .device_weights import DeviceMatrix
 
 HOPPER = (9, 0)
+enabled = False  # the kernel has not run on a card yet
 ROWS_UNIT, K_UNIT, MOST_MATRICES = 128, 128, 256  # as in csrc/prefill_gemm.h
 
 
 def can_multiply(*matrices: DeviceMatrix) -> bool:
     """Whether the kernel runs here and takes these matrices."""
-    return all(
-        m.packed and m.rows % ROWS_UNIT == 0 and m.k % K_UNIT == 0 and m.count <= MOST_MATRICES for m in matrices
-    ) and products_work(matrices[0].data.device)
+    return (
+        enabled
+        and all(
+            m.packed and m.rows % ROWS_UNIT == 0 and m.k % K_UNIT == 0 and m.count <= MOST_MATRICES for m in matrices
+        )
+        and products_work(matrices[0].data.device)
+    )
 
 
 def products(
