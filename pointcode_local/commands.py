@@ -81,6 +81,7 @@ def _config_set(options: argparse.Namespace, places: Places) -> int:
     from pointcode_local.policy import rule_problem
 
     configuration.write_value(places, options.key, options.value, rule_problem)
+    _say(f"{options.key} = {options.value}  (in {places.user_file})")
     return 0
 
 
@@ -180,7 +181,7 @@ def _describe_sandbox() -> str:
     status = sandbox_status()
     if status.kind == "none":
         raise LookupError(status.text)
-    return status.text
+    return status.text.removeprefix("sandbox: ")
 
 
 def bench(argv: Sequence[str]) -> int:

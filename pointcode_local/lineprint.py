@@ -31,14 +31,15 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
+from pointcode_local.heldback import HeldBack
 from pointcode_local.render import (
     MAX_LINE,
     PlainStream,
+    added_to_prompt,
     call_title,
     count_lines,
     one_line,
     plain,
-    plural,
     result_summary,
     short_count,
     short_seconds,
@@ -85,7 +86,8 @@ class LinePrinter:
         self._line_open = False
         self._progress_shown = False
         self._thinking_shown = False
-        self._message_has_text = False
+        self._held_back = HeldBack()
+        self._denials: set[str] = set()  # the sentences in which the agent tells of the turn's denied calls
         self._output_column = 0
         self._n_output_chars = 0
 
@@ -123,16 +125,17 @@ class LinePrinter:
     def show(self, event: AgentEvent) -> None:
         """Print one event."""
         match event:
+            case TextDelta(text=text) if text in self._denials:
+                pass  # said with the call
             case TextDelta(text=text):
-                self._message_has_text = True
-                self._stream(self._text.feed(text))
+                self._stream(self._text.feed(self._held_back.feed(text)))
             case ReasoningDelta():
                 self._thinking()
             case AssistantMessage(text=text):
-                if text.strip() and not self._message_has_text:
-                    self._stream(plain(text))
+                if (rest := self._held_back.rest(text)) and rest not in self._denials:
+                    self._stream(self._text.feed(rest))
                 self.end_line()
-                self._message_has_text = self._thinking_shown = False
+                self._thinking_shown = False
             case PrefillChanged():
                 self._prefill(event)
             case ToolStarted():
@@ -149,7 +152,7 @@ class LinePrinter:
             case ErrorRaised(message=message):
                 self.line(f"error: {plain(shortened(message, MAX_ARGUMENT_CHARS))}", "red")
             case ContextAdded(source=source, text=text) if source not in ("environment", "note"):
-                self.line(f"({one_line(source)} added to the prompt, {plural(count_lines(text), 'line')})", "dim")
+                self.line(f"({added_to_prompt(source, text)})", "dim")
             case Steered(prompt=prompt):
                 self.line(f"> {plain(prompt)}", "dim")
             case PromptQueued(prompt=prompt):
@@ -161,7 +164,7 @@ class LinePrinter:
             case TurnFinished():
                 self._turn_finished(event)
             case TurnStarted():
-                self._message_has_text = self._thinking_shown = False
+                self._thinking_shown = False
             case _:
                 pass
 
@@ -196,6 +199,8 @@ class LinePrinter:
 
     def _tool_finished(self, event: ToolFinished) -> None:
         self._output.finish()
+        if event.denied:
+            self._denials.add(f"Denied: {event.denied}.")
         counts = change_counts(event.diffs)
         summary = result_summary(event.text, event.is_error, event.denied, event.diffs, counts)
         word, color = ("no", "yellow") if event.denied else ("failed", "red") if event.is_error else ("ok", "green")
@@ -248,6 +253,7 @@ class LinePrinter:
     _usage_text = ""
 
     def _turn_finished(self, event: TurnFinished) -> None:
+        self._stream(self._text.feed(self._held_back.abandon()))
         self.end_line()
         match event.outcome:
             case "cancelled":
@@ -256,10 +262,11 @@ class LinePrinter:
                 self.line(f"(stopped at the limit of {event.turns} model calls)", "yellow")
             case "error" if event.error:
                 self.line(f"error: {plain(event.error)}", "red")
-            case "denied":
+            case "denied" if not self._denials:
                 self.line("(stopped: a needed permission was denied)", "yellow")
             case _:
                 pass
+        self._denials.clear()
         if self._usage_text:
             self.line(f"({self._usage_text})", "dim")
             self._usage_text = ""

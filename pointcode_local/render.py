@@ -199,6 +199,23 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def added_to_prompt(source: str, text: str) -> str:
+    """What a person is told of text that was put before the model.
+
+    The lines are counted without the one in brackets that says where they are from, and the one that says where they
+    were cut; a text that is nothing but such a line says itself what it is.
+    """
+    head, _, rest = text.partition("\n")
+    if head.startswith("[") and head.endswith("]"):
+        if not rest:
+            return one_line(head[1:-1])
+        text = rest
+    body, _, last = text.rpartition("\n")
+    if last.startswith("[cut") and last.endswith("]"):
+        return f"{one_line(source)} added to the prompt, its first {plural(count_lines(body), 'line')}"
+    return f"{one_line(source)} added to the prompt, {plural(count_lines(text), 'line')}"
+
+
 _KEY_ARGUMENTS = ("command", "path", "pattern", "question", "patch", "id")
 
 

@@ -55,6 +55,7 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
+from pointcode_local.heldback import HeldBack
 
 Update = (
     UserMessageChunk
@@ -90,6 +91,7 @@ class Translator:
         self._open: dict[str, str] = {}  # calls that the editor has seen and that have not ended -> output so far
         self._terminals: dict[str, str] = {}  # call -> the editor's terminal that shows it
         self._message = _new_id()
+        self._held_back = HeldBack()
         self._writing: dict[str, str] = {}  # calls whose subject is not known yet -> arguments so far
         self._quarters_told = 0
 
@@ -97,16 +99,18 @@ class Translator:
         """The updates of an event as it happens."""
         match event:
             case TextDelta(text):
-                return [self.said(text)] if text else []
+                return [self.said(shown)] if (shown := self._held_back.feed(text)) else []
             case ReasoningDelta(text):
                 return [self.thought(text)] if text else []
             case PrefillChanged():
                 return self._prefill(event)
             case ToolCallDelta():
                 return self._written(event)
-            case AssistantMessage():
+            case AssistantMessage(text):
+                rest = self._held_back.rest(text)
+                said: list[Update] = [self.said(rest)] if rest else []
                 self._message = _new_id()
-                return []
+                return said
             case ToolProgress():
                 return self._progress(event)
             case CompactionStarted():
@@ -116,7 +120,9 @@ class Translator:
             case ErrorRaised(temporary=True, message=message):
                 return [self.notice(message)]
             case TurnFinished():
-                return [*self._abandon(), *self._why_ended(event)]
+                left = self._held_back.abandon()
+                said = [self.said(left)] if left else []
+                return [*said, *self._abandon(), *self._why_ended(event)]
             case _:
                 return self._both(event)
 

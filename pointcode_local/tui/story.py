@@ -36,7 +36,8 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
-from pointcode_local.render import call_title, count_lines, one_line, plural, short_count
+from pointcode_local.heldback import HeldBack
+from pointcode_local.render import added_to_prompt, call_title, one_line, short_count
 
 ToolState = Literal["writing", "waiting", "running", "done", "error", "denied", "stopped"]
 NoticeKind = Literal["info", "warning", "error"]
@@ -125,15 +126,17 @@ class Story:
         self.doing = ""  # one word for the activity line
         self._tools: dict[str, ToolRecord] = {}
         self._text: AnswerRecord | ThinkingRecord | None = None
-        self._message_has_text = False
+        self._held_back = HeldBack()
+        self._denials: set[str] = set()  # the sentences in which the agent tells of the turn's denied calls
         self._message_has_reasoning = False
 
     def apply(self, event: AgentEvent) -> list[Record]:
         """Fold one event in; returns the records that are new or changed."""
         match event:
+            case TextDelta(text=text) if text in self._denials or not text:
+                return []  # the call's card says it
             case TextDelta(text=text):
-                self._message_has_text = True
-                return self._write(AnswerRecord, text)
+                return self._write(AnswerRecord, self._held_back.feed(text))
             case ReasoningDelta(text=text):
                 self._message_has_reasoning = True
                 return self._write(ThinkingRecord, text)
@@ -185,7 +188,7 @@ class Story:
             case ContextAdded(source=source, text=text):
                 if source in ("environment", "note"):
                     return []
-                return self.note(f"{source} added to the prompt, {plural(count_lines(text), 'line')}")
+                return self.note(added_to_prompt(source, text))
             case TurnFinished():
                 return self._turn_finished(event)
             case _:
@@ -226,9 +229,9 @@ class Story:
         touched: list[Record] = []  # a session log may keep whole messages only
         if event.reasoning.strip() and not self._message_has_reasoning:
             touched += self._write(ThinkingRecord, event.reasoning)
-        if event.text.strip() and not self._message_has_text:
-            touched += self._write(AnswerRecord, event.text)
-        self._message_has_text = self._message_has_reasoning = False
+        if (rest := self._held_back.rest(event.text)) and rest not in self._denials:
+            touched += self._write(AnswerRecord, rest)
+        self._message_has_reasoning = False
         return [*touched, *self._close_text()]
 
     def _tool(self, call_id: str, name: str) -> tuple[ToolRecord, list[Record]]:
@@ -276,6 +279,8 @@ class Story:
             record.title = call_title(event.name, event.arguments)
         record.name, record.result = event.name, event.text
         record.diffs, record.denied = event.diffs, event.denied
+        if event.denied:
+            self._denials.add(f"Denied: {event.denied}.")
         record.state = "denied" if event.denied else "error" if event.is_error else "done"
         record.output.clear()
         self.asks.pop(event.call_id, None)
@@ -305,13 +310,15 @@ class Story:
     def _turn_finished(self, event: TurnFinished) -> list[Record]:
         self.in_turn, self.doing, self.prefill = False, "", None
         self.asks.clear()
+        if rest := self._held_back.abandon():
+            self._write(AnswerRecord, rest)
         touched = self._close_text()
         for record in self._tools.values():
             if record.is_open:
                 record.state = "stopped"
                 touched.append(record)
         self._tools.clear()
-        self._message_has_text = self._message_has_reasoning = False
+        self._message_has_reasoning = False
         match event.outcome:
             case "cancelled":
                 touched += self.note("Stopped.")
@@ -319,10 +326,11 @@ class Story:
                 touched += self.note(f"Stopped at the limit of {event.turns} model calls.", "warning")
             case "error":
                 touched += self._note_error(event.error or "The turn failed.")
-            case "denied":
+            case "denied" if not self._denials:
                 touched += self.note("Stopped: a needed permission was denied.", "warning")
-            case "done":
+            case "denied" | "done":
                 pass
+        self._denials.clear()
         return touched
 
     def _note_error(self, message: str) -> list[Record]:
