@@ -21,6 +21,7 @@ from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFi
 from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
+from pointcode_local.trace_file import note_trace
 
 BENCHES = ("decode", "prefill", "serve", "schedule", "turn", "drafts")
 BENCH_HELP = """Measure this machine; `pointcode bench NAME --help` tells the options of one.
@@ -202,6 +203,9 @@ def bench(argv: Sequence[str]) -> int:
     except ImportError as error:
         return _complain(f"{NO_ENGINE} ({error})", EXIT_ERROR)
     try:
-        return int(module.main(list(argv[1:])))
+        code = int(module.main(list(argv[1:])))
+        if argv[0] == "decode":
+            note_trace(argv[1:], find_places(os.environ).state)
+        return code
     except EngineError as error:
         return _complain(error, EXIT_ERROR)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pointcode_local.complete import SlashCommand
-from pointcode_local.events import AgentEvent, Command, SessionInfo
+from pointcode_local.events import AgentEvent, Command, FileDiff, SessionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,25 @@ class AgentLike(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TimelineSpan:
+    """What a processor (an SM, a worker thread) did from `begin_us` to `end_us`; `kind` "" is waiting."""
+
+    processor: int
+    kind: str
+    begin_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One traced decode step, and the file that it is from; `processor` names the rows."""
+
+    path: Path
+    processor: str
+    spans: tuple[TimelineSpan, ...]  # not empty
+
+
 class Host(Protocol):
     """The services beside the event stream. Async methods may raise `HostError` with a message for people."""
 
@@ -165,8 +184,8 @@ class Host(Protocol):
         """Name the open session for lists; returns one line that says so."""
         ...
 
-    def diff(self) -> str:
-        """What the session's turns changed so far, as a unified diff; "" when nothing."""
+    def changes(self) -> Sequence[FileDiff]:
+        """What the session's turns changed so far, one for each file."""
         ...
 
     def commands(self) -> Sequence[SlashCommand]:
@@ -207,6 +226,10 @@ class Host(Protocol):
 
     def engine(self) -> EngineView | None:
         """The engine at this moment; None when the model runs elsewhere or is not open."""
+        ...
+
+    def last_trace(self) -> Timeline | None:
+        """The last step that was traced on this machine; None when there is none."""
         ...
 
     async def measure_memory(self) -> None:

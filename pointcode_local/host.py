@@ -19,7 +19,7 @@ from pointcode_local.compose import Setup, models_to_choose, open_model, pick_to
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.engine_view import EngineWatch
-from pointcode_local.events import AgentEvent, SessionInfo
+from pointcode_local.events import AgentEvent, FileDiff, SessionInfo
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import (
     EngineView,
@@ -28,13 +28,15 @@ from pointcode_local.frontend import (
     HostInfo,
     OnProgress,
     Progress,
+    Timeline,
     ToolAdapter,
 )
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
+from pointcode_local.trace_file import last_trace
 from pointcode_local.turn import AgentLimits
-from pointcode_local.unified import unified_diff
+from pointcode_local.unified import file_change
 
 if TYPE_CHECKING:
     from pointcode_local.kit import ToolKit
@@ -271,12 +273,11 @@ class AppHost:
         self._log.set_name(name)
         return f"this session is now called {' '.join(name.split())}"
 
-    def diff(self) -> str:
+    def changes(self) -> Sequence[FileDiff]:
         """What the session's turns changed and was not undone, against the files as they are."""
-        if self._log is None:
-            return ""
-        originals = self._checkpoints(self._log.id).originals()
-        return "".join(unified_diff(self._shown(path), before, path) for path, before in originals.items())
+        originals = self._checkpoints(self._log.id).originals() if self._log is not None else {}
+        found = [file_change(self._shown(path), before, path) for path, before in originals.items()]
+        return [change for change in found if change is not None]
 
     def commands(self) -> Sequence[SlashCommand]:
         """The commands that the person and the project wrote as Markdown files."""
@@ -365,6 +366,10 @@ class AppHost:
     def engine(self) -> EngineView | None:
         """The engine at this moment."""
         return self._watch.view(self._model)
+
+    def last_trace(self) -> Timeline | None:
+        """The last step that `pointcode bench decode --trace` drew."""
+        return last_trace(self._setup.places.state)
 
     async def measure_memory(self) -> None:
         """Find out what the memory gives."""

@@ -176,7 +176,10 @@ class PlainFrontEnd:
                 case "redo":
                     self._print.line(f"({plain(await self._host.redo())})", "dim")
                 case "diff":
-                    self._print.line(plain(self._host.diff()) or "(no changes in this session)")
+                    for change in (changes := self._host.changes()):
+                        self._print.diff(change)
+                    if not changes:
+                        self._print.line("(no changes in this session)", "dim")
                 case "mcp":
                     self._print.line(plain(self._host.servers()) or "(no MCP servers in the settings)")
                 case "map":

@@ -1,31 +1,46 @@
-"""A file's change as a unified diff, for `/diff`."""
+"""What became of a file, for `/diff`: as a `FileDiff`, and that as a unified diff."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
 
+from pointcode_local.events import FileDiff
+
 MAX_BYTES = 1 << 20
 
 
-def unified_diff(name: str, before: bytes | None, path: Path) -> str:
-    """From `before` (None: there was no file) to what is at `path` now; "" when they are equal."""
+def file_change(name: str, before: bytes | None, path: Path) -> FileDiff | None:
+    """From `before` (None: there was no file) to what is at `path` now; None when they are equal."""
     try:
         after: bytes | None = path.read_bytes()
     except OSError:
         after = None
     if before == after:
-        return ""
+        return None
     if any(data is not None and (len(data) > MAX_BYTES or b"\0" in data) for data in (before, after)):
-        return f"{name}: changed (binary or large)\n"
-    old, new = _lines(before), _lines(after)
-    source = "/dev/null" if before is None else f"a/{name}"
-    target = "/dev/null" if after is None else f"b/{name}"
+        return FileDiff(name, _size(before), _size(after))
+    return FileDiff(name, _text(before), _text(after))
+
+
+def _size(data: bytes | None) -> str | None:
+    return None if data is None else f"(binary or large: {len(data):,} bytes)"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def unified_diff(diff: FileDiff) -> str:
+    """The change as text."""
+    source = "/dev/null" if diff.before is None else f"a/{diff.path}"
+    target = "/dev/null" if diff.after is None else f"b/{diff.path}"
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(old, new, source, target)
+        for line in difflib.unified_diff(_lines(diff.before), _lines(diff.after), source, target)
     )
 
 
-def _lines(data: bytes | None) -> list[str]:
-    return [line.decode("utf-8", "replace") for line in (data or b"").splitlines(keepends=True)]
+def _lines(text: str | None) -> list[str]:
+    *whole, rest = (text or "").split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])

@@ -8,6 +8,7 @@ from pointcode_local.acp.options import COMMANDS, MODES, Mode, mode_of
 from pointcode_local.acp.tool_calls import fenced
 from pointcode_local.complete import MODE_MEANING, commands_help
 from pointcode_local.frontend import EditorHost, HostError
+from pointcode_local.unified import unified_diff
 
 
 class Chooser(Protocol):
@@ -38,7 +39,7 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
             case "redo":
                 return await host.redo()
             case "diff":
-                return _block(host.diff(), "diff") or "Nothing was changed."
+                return _block("".join(map(unified_diff, host.changes())), "diff") or "Nothing was changed."
             case "map":
                 return _block(await host.repo_map()) or "There is nothing to map."
             case "mcp":

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import Screen
 
 from pointcode_local.complete import MODES, PathFinder, PromptHistory, parse_slash
-from pointcode_local.events import AgentEvent, Answer, PermissionAsked, Prompt, SetMode
+from pointcode_local.events import AgentEvent, Answer, FileDiff, Prompt, SetMode
 from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.tui.commands import CommandRunner, Mode
 from pointcode_local.tui.composer import Choices, Composer
-from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, PermissionPanel, QuestionPanel
+from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, make_panel
 from pointcode_local.tui.editor import edit_text
 from pointcode_local.tui.engine_screen import EngineScreen
 from pointcode_local.tui.feed import Feed
 from pointcode_local.tui.firstrun import FirstRun
+from pointcode_local.tui.keys import KEYS
 from pointcode_local.tui.meter import SAMPLE_S, Meter
 from pointcode_local.tui.opening import Opening
+from pointcode_local.tui.scrolling import MainScreen
 from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, prefill_text, progress_text
 from pointcode_local.tui.story import NoticeKind, Story
 from pointcode_local.tui.theme import THEMES, choose_theme, no_color
@@ -39,31 +40,13 @@ PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
 PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
 
 
-class MainScreen(Screen[None]):
-    """The screen below all others."""
-
-    BLANK = True  # behind the widgets there is nothing to draw
-
-
 class PointcodeApp(App[int]):
     """The full-screen interface over one `Host`. `frame_s` 0 and `animate` False make it deterministic for tests."""
 
     CSS_PATH = "pointcode.tcss"
     TITLE = "pointcode"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", priority=True, show=False),
-        Binding("ctrl+q", "leave", priority=True, show=False),
-        Binding("shift+tab", "next_mode", priority=True, show=False),
-        Binding("ctrl+o", "details", priority=True, show=False),
-        Binding("ctrl+t", "plan", priority=True, show=False),
-        Binding("ctrl+g", "editor", priority=True, show=False),
-        Binding("pageup", "page(-1)", priority=True, show=False),
-        Binding("pagedown", "page(1)", priority=True, show=False),
-        Binding("ctrl+home", "to_edge(-1)", priority=True, show=False),
-        Binding("ctrl+end", "to_edge(1)", priority=True, show=False),
-        Binding("escape", "stop", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = KEYS
 
     def __init__(
         self,
@@ -204,6 +187,13 @@ class PointcodeApp(App[int]):
         """Add a line from the program itself."""
         await self._transcript.sync(self.story.note(text, kind))
 
+    async def show_changes(self, diffs: Sequence[FileDiff]) -> None:
+        """Add what the session changed."""
+        if diffs:
+            await self._transcript.sync(self.story.show_changes(tuple(diffs)))
+        else:
+            await self.note("No changes in this session.")
+
     def _refresh_now(self) -> None:
         self._composer.placeholder = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
         self._activity.set_activity(self._activity_text())
@@ -240,7 +230,9 @@ class PointcodeApp(App[int]):
 
     def show_engine(self) -> None:
         """The engine screen; what the memory gives is measured the first time, while nothing runs."""
-        self.push_screen(EngineScreen(self._meter, self._look_at_engine, animate=self._is_live))
+        self.push_screen(
+            EngineScreen(self._meter, self._look_at_engine, self._host.last_trace(), animate=self._is_live)
+        )
         self.run_worker(self._measure(), group="measure")
 
     async def _measure(self) -> None:
@@ -300,13 +292,8 @@ class PointcodeApp(App[int]):
             await panel.remove()
             self._composer.focus()
         if ask is not None and self._panel is None:
-            kind = (
-                PermissionPanel(ask, self._clock)
-                if isinstance(ask, PermissionAsked)
-                else QuestionPanel(ask, self._clock)
-            )
-            self._panel = kind
-            await self._bottom.mount(kind, before=self._choices)
+            self._panel = make_panel(ask, self._clock)
+            await self._bottom.mount(self._panel, before=self._choices)
             if self.screen is not self._bottom.screen:
                 self.notify("The model waits for your answer: esc goes back to it.", markup=False)
 
@@ -318,8 +305,8 @@ class PointcodeApp(App[int]):
         self._refresh_now()
 
     def on_early_key(self, message: EarlyKey) -> None:
-        """A letter typed before the panel could be read belongs to the composer."""
-        self._composer.insert(message.character)
+        """What is typed before a panel can be read, or over the first screen, belongs to the composer."""
+        self._composer.add_text(message.character)
 
     # ------------------------------------------------------------------ actions
     def action_stop(self) -> None:

@@ -53,7 +53,7 @@ class CommandRunner:
             case "redo":
                 await self._app.note(await self._host.redo())
             case "diff":
-                await self._app.note(self._host.diff() or "No changes in this session.")
+                await self._app.show_changes(self._host.changes())
             case "mcp":
                 await self._app.note(self._host.servers() or "There are no MCP servers in the settings.")
             case "map":

@@ -143,10 +143,14 @@ class Composer(TextArea):
         self._choices.offer([])
         self.post_message(self.Submitted(text, steer=steer))
 
+    def add_text(self, text: str) -> None:
+        """Insert at the cursor, as a paste does."""
+        self.insert(self._typed(text))
+
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        self.insert(self._typed(event.text))
+        self.add_text(event.text)
 
     # ------------------------------------------------------------------ keys
     async def _on_key(self, event: events.Key) -> None:

@@ -35,7 +35,7 @@ class Answered(Message):
 
 
 class EarlyKey(Message):
-    """A printable key that was meant for the composer."""
+    """A printable key (or a paste) that was meant for the composer."""
 
     def __init__(self, character: str) -> None:
         super().__init__()
@@ -218,3 +218,8 @@ class QuestionPanel(AskPanel):
         event.stop()
         if event.value.strip():
             self.post_message(Answered(self.call_id, event.value))
+
+
+def make_panel(ask: PermissionAsked | QuestionAsked, clock: Callable[[], float]) -> AskPanel:
+    """The panel for what the agent asks."""
+    return PermissionPanel(ask, clock) if isinstance(ask, PermissionAsked) else QuestionPanel(ask, clock)

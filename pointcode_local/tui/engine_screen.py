@@ -7,10 +7,11 @@ from collections.abc import Callable
 from textual.content import Content
 
 from pointcode_local.engine_text import EngineLine, engine_lines, request_text
-from pointcode_local.frontend import EngineRequest, PagePool
+from pointcode_local.frontend import EngineRequest, PagePool, Timeline
 from pointcode_local.tui.meter import SAMPLE_S, Meter
 from pointcode_local.tui.panel import Panel
 from pointcode_local.tui.status import bar
+from pointcode_local.tui.timeline import timeline_lines
 
 _NAME_CELLS = 10
 _MEANING_FROM = 66  # cells of the panel
@@ -22,8 +23,9 @@ NO_ENGINE = "The model does not run in this process, so there is nothing to see 
 class EngineScreen(Panel):
     """Live figures, twice a second while it is open."""
 
-    def __init__(self, meter: Meter, look: Callable[[], None], *, animate: bool) -> None:
+    def __init__(self, meter: Meter, look: Callable[[], None], trace: Timeline | None, *, animate: bool) -> None:
         super().__init__()
+        self._trace = trace
         self._meter = meter
         self._look = look
         self._is_live = animate
@@ -44,7 +46,7 @@ class EngineScreen(Panel):
         title = self.title_line("Engine", "esc closes")
         view = self._meter.view
         if view is None:
-            return [title, Content(""), Content(NO_ENGINE)]
+            return [title, Content(""), *Content(NO_ENGINE).wrap(width), *self._timeline(width)]
         meter = self._meter
         lines = [title, Content("")]
         for line in engine_lines(view, meter.now, meter.since_start, meter.speeds):
@@ -52,7 +54,12 @@ class EngineScreen(Panel):
             if line.name == "KV cache":
                 lines.append(_indented(_pages(view.pools[0], min(40, width - _NAME_CELLS - 2)), ""))
         lines += [_request(request, width) for request in view.requests]
-        return lines
+        return lines + self._timeline(width)
+
+    def _timeline(self, width: int) -> list[Content]:
+        if self._trace is None:
+            return []
+        return [Content(""), *timeline_lines(self._trace, width, colours=not self.app.no_color)]
 
 
 def _figure(line: EngineLine, width: int) -> list[Content]:

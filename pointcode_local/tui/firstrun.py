@@ -8,11 +8,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widgets import Static
 
 from pointcode_local.frontend import Finding, FirstLook
 from pointcode_local.render import one_line
+from pointcode_local.tui.dialogs import EarlyKey
 
 _TOPIC_CELLS = 11
 _FRAME_CELLS = 5  # padding and scroll bar
@@ -20,9 +22,9 @@ _ABOUT = "A coding assistant whose model runs on this machine. Nothing you write
 
 
 class FirstRun(Screen[bool]):
-    """Returns True to go on, False to leave."""
+    """Returns True to go on, False to leave. What is typed meanwhile goes to the composer."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("enter", "go", "go on"), ("escape,q,ctrl+d", "leave", "leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "go", "go on"), ("escape,ctrl+d", "leave", "leave")]
     DEFAULT_CSS = """
     FirstRun { align: center middle; }
     FirstRun > VerticalScroll {
@@ -55,6 +57,15 @@ class FirstRun(Screen[bool]):
             text = Content.assemble(("To be fetched, once: ", "bold"), one_line(self._look.download))
             lines += [Content(""), *text.wrap(width)]
         self._text.update(Content("\n").join(lines))
+
+    def on_key(self, event: Key) -> None:
+        """A letter belongs to the first message."""
+        if event.is_printable and event.character:
+            self.post_message(EarlyKey(event.character))
+
+    def on_paste(self, event: Paste) -> None:
+        """So does a paste."""
+        self.post_message(EarlyKey(event.text))
 
     def action_go(self) -> None:
         """Enter."""

@@ -14,6 +14,7 @@ from rich.style import Style
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
+from textual.screen import Screen
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
@@ -94,3 +95,9 @@ class GrowingScroll(VerticalScroll):
             self._vertical_scrollbar.display = False
             self.app._start_widget(self, self._vertical_scrollbar)  # pyright: ignore[reportPrivateUsage]
         return self._vertical_scrollbar
+
+
+class MainScreen(Screen[None]):
+    """The screen below all others."""
+
+    BLANK: ClassVar[bool] = True  # behind the widgets there is nothing to draw

@@ -37,7 +37,7 @@ from pointcode_local.events import (
     UsageChanged,
 )
 from pointcode_local.heldback import HeldBack
-from pointcode_local.render import added_to_prompt, call_title, one_line, short_count
+from pointcode_local.render import added_to_prompt, call_title, one_line, plural, short_count
 
 ToolState = Literal["writing", "waiting", "running", "done", "error", "denied", "stopped"]
 NoticeKind = Literal["info", "warning", "error"]
@@ -200,6 +200,11 @@ class Story:
         record = NoticeRecord(text, kind)
         self.records.append(record)
         return [*closed, record]
+
+    def show_changes(self, diffs: tuple[FileDiff, ...]) -> list[Record]:
+        """Add a card with what the session changed."""
+        name = f"{plural(len(diffs), 'changed file')}"
+        return [*self._close_text(), self._add(ToolRecord("", name, name, state="done", diffs=diffs))]
 
     def _add(self, record: Record) -> Record:
         self.records.append(record)

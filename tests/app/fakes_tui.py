@@ -12,6 +12,7 @@ from pointcode_local.events import (
     AgentEvent,
     Answer,
     Command,
+    FileDiff,
     PermissionAnswered,
     PermissionAsked,
     Prompt,
@@ -31,6 +32,7 @@ from pointcode_local.frontend import (
     HostInfo,
     OnProgress,
     Progress,
+    Timeline,
 )
 
 WAIT = object()  # in a script: play on only after `release()` or a cancel
@@ -143,6 +145,7 @@ class ScriptedHost:
     look_seen: int = 0
     engine_views: list[EngineView] = field(default_factory=list)  # one a look; the last one stays
     measured: int = 0
+    trace: Timeline | None = None
 
     @property
     def info(self) -> HostInfo:
@@ -179,8 +182,11 @@ class ScriptedHost:
     def name_session(self, name: str) -> str:
         return f"It is now called {name}."
 
-    def diff(self) -> str:
-        return "--- a/src/app.py\n+++ b/src/app.py\n"
+    def changes(self) -> Sequence[FileDiff]:
+        return [FileDiff("src/app.py", "one\ntwo\n", "one\nthree\n")]
+
+    def last_trace(self) -> Timeline | None:
+        return self.trace
 
     def servers(self) -> str:
         return "docs: running, 2 tools"

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pointcode_local.heldback import HeldBack
 
+PIECES = ["a", "\n", "<", "<tool_call>", "{", '"name":', "```json\n", " ", "[TOOL"]
+FUNCTION = "<function=read>\n<parameter=path>a</parameter></function>"
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
 
 
@@ -19,7 +21,7 @@ def played(text: str, whole: str, cut: int = 1) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 1000])
-@pytest.mark.parametrize("call", [CALL, '<function=read>\n<parameter=path>a</parameter></function>', "[TOOL_CALLS] [1]"])
+@pytest.mark.parametrize("call", [CALL, FUNCTION, "[TOOL_CALLS] [1]"])
 def test_the_text_of_a_call_is_never_shown(call: str, cut: int) -> None:
     assert played(f"I look.\n\n{call}", "I look.", cut) == ("I look.\n", "")
 
@@ -51,7 +53,9 @@ def test_a_reply_that_is_stopped_gives_up_what_it_held() -> None:
     assert reply.feed("next") == "next"
 
 
-@given(st.lists(st.sampled_from(["a", "\n", "<", "<tool_call>", "{", '"name":', "```json\n", " ", "[TOOL"]), max_size=12))
+@given(
+    st.lists(st.sampled_from(["a", "\n", "<", "<tool_call>", "{", '"name":', "```json\n", " ", "[TOOL"]), max_size=12)
+)
 def test_however_it_is_cut_all_of_an_answer_is_shown_once(pieces: list[str]) -> None:
     text = "".join(pieces)
     reply = HeldBack()

@@ -14,7 +14,7 @@ import pytest
 from pointcode_local.compose import Setup, pick_tools, system_prompt
 from pointcode_local.config import Settings, find_places
 from pointcode_local.engine.errors import ModelError
-from pointcode_local.events import AgentEvent, Answer, PermissionAsked, SetMode, ToolFinished, TurnStarted
+from pointcode_local.events import AgentEvent, Answer, FileDiff, PermissionAsked, SetMode, ToolFinished, TurnStarted
 from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.tools.mcp_server import McpServer
@@ -75,9 +75,9 @@ def test_undo_restores_the_last_turn_and_tells_the_model(tmp_path: Path):
         assert (play.cwd / "new.txt").exists()
         assert await host.undo() == "restored new.txt"
         assert not (play.cwd / "new.txt").exists()
-        assert await host.undo() == "nothing to undo" and host.diff() == ""
+        assert await host.undo() == "nothing to undo" and not host.changes()
         assert await host.redo() == "changed again new.txt"
-        assert host.diff() == "--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n"
+        assert host.changes() == [FileDiff("new.txt", None, "x")]
         assert await host.redo() == "nothing to redo"
         await turn(agent, "And now?")
         await host.close()

@@ -209,7 +209,7 @@ async def test_own_commands_are_prompts_and_the_other_commands_tell_what_there_i
         "/check [text]",
         "now called my work",
         "Changed src/app.py again.",
-        "+++ b/src/app.py",
+        "src/app.py",
         "def main()",
         "docs: running",
     ):

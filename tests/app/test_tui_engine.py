@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pointcode_local.engine_text import Rates, acceptance, engine_lines, rates, request_text, sparkline
-from pointcode_local.frontend import EngineRequest, EngineView, PagePool
+from pointcode_local.frontend import EngineRequest, EngineView, PagePool, Timeline, TimelineSpan
+from pointcode_local.trace_file import last_trace, note_trace
 from pointcode_local.tui.engine_screen import NO_ENGINE, EngineScreen
 from pointcode_local.tui.meter import Meter
+from pointcode_local.tui.timeline import timeline_lines
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import Clock, make_app, screen_text, settle, wait_for
 from tests.app.tui_scripts import ENGINE, PERMISSION, USAGE, answer
@@ -139,3 +143,56 @@ def test_pools_are_named_where_there_are_two() -> None:
     two = replace(ENGINE, pools=(PagePool("full layers", 1, 2, 10), PagePool("sliding layers", 3, 0, 8)))
     assert "KV cache: sliding layers: 3 pages in use, 0 kept, 5 free" in text_of(two, Rates())
     assert "KV cache: 14 pages in use" in text_of(ENGINE, Rates())
+
+
+TRACE = Timeline(
+    Path("/tmp/trace.json"),
+    "SM",
+    (
+        TimelineSpan(0, "qkv", 0.0, 50.0),
+        TimelineSpan(0, "", 50.0, 60.0),
+        TimelineSpan(0, "down", 60.0, 100.0),
+        TimelineSpan(1, "qkv", 0.0, 100.0),
+        TimelineSpan(2, "down", 50.0, 100.0),
+    ),
+)
+
+
+def test_a_timeline_has_two_processors_a_line_and_its_legend() -> None:
+    head, first, second, *legend = timeline_lines(TRACE, 28)
+    assert head.plain.startswith("Timeline  of one decode")
+    assert first.plain == "SM 0    " + "▀" * 20 and second.plain == "SM 2    " + " " * 10 + "▀" * 10
+    words = " ".join(line.plain for line in legend).replace("\u00a0", " ").split("■")
+    assert [word.strip() for word in words] == ["", "qkv 60%", "down 36%", "waiting 4%"]
+    assert len({span.style for span in first.spans}) == 4  # the label, and three pairs of colours
+
+
+def test_a_timeline_without_colours_has_a_letter_for_each_kind_of_work() -> None:
+    lines = [line.plain for line in timeline_lines(TRACE, 18, colours=False)]
+    assert lines[1:4] == ["SM 0    aaaaa·bbbb", "SM 1    aaaaaaaaaa", "SM 2         bbbbb"]
+
+
+def test_the_last_step_of_the_trace_that_was_drawn_last_is_read_back(tmp_path: Path) -> None:
+    def task(name: str, step: int, at: float) -> dict[str, object]:
+        return {"ph": "X", "name": name, "cat": "task", "tid": 0, "ts": at, "dur": 5.0, "args": {"step": step}}
+
+    meta = {"ph": "M", "name": "thread_name", "tid": 0, "args": {"name": "worker 0"}}
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"traceEvents": [meta, task("L0 QKV", 0, 0.0), task("L1 DOWN", 1, 9.0)]}))
+    state = tmp_path / "state"
+    assert last_trace(state) is None
+    note_trace(["--model", "m", "--trace", str(file)], state)
+    assert last_trace(state) == Timeline(file, "worker", (TimelineSpan(0, "DOWN", 9.0, 14.0),))
+    note_trace(["--trace", str(tmp_path / "picture.svg")], state)
+    assert last_trace(state) is not None
+    file.write_text("no trace")
+    assert last_trace(state) is None
+
+
+async def test_the_engine_screen_shows_the_last_trace() -> None:
+    app = make_app(host=ScriptedHost(ScriptedAgent(), engine_views=[ENGINE], trace=TRACE))
+    async with app.run_test(size=(100, 40)) as pilot:
+        await settle(app, pilot)
+        app.submit("/engine")
+        await wait_for(app, pilot, lambda: isinstance(app.screen, EngineScreen))
+        assert "of one decode step, 0.100 ms" in screen_text(app) and "■ qkv" in screen_text(app).replace("\u00a0", " ")

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Paste
 from textual.pilot import Pilot
 
 from pointcode_local.complete import COMMANDS
 from pointcode_local.events import PermissionAsked, QuestionAsked, ReasoningDelta, ToolProgress, ToolStarted
 from pointcode_local.frontend import FirstLook, Progress
 from pointcode_local.tui.app import PointcodeApp
+from pointcode_local.tui.firstrun import FirstRun
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
-from tests.app.tui_kit import arm, check_screens, make_app, screen_cells, settle, wait_for
+from tests.app.tui_kit import arm, check_screens, composer_text, make_app, screen_cells, settle, type_text, wait_for
 from tests.app.tui_scripts import DIFF, ENGINE, FIRST_LOOK, PERMISSION, SESSIONS, USAGE, answer, full_turn
 
 PROMPT = "Add a --verbose flag to the command line, and run the tests."
@@ -41,6 +43,17 @@ async def test_the_very_first_screen_says_what_was_found_and_what_will_be_fetche
         await pilot.press("enter")
         await wait_for(app, pilot, lambda: app.agent is not None)
         assert host.look_seen == 1
+
+
+async def test_what_is_typed_over_the_first_screen_is_in_the_composer_behind_it() -> None:
+    host = ScriptedHost(ScriptedAgent(), look=FIRST_LOOK)
+    async with shown(host=host, idle=False) as (app, pilot):
+        await wait_for(app, pilot, lambda: isinstance(app.screen, FirstRun))
+        await type_text(pilot, "quit it?")
+        app.screen.post_message(Paste(" yes"))
+        await pilot.press("enter")
+        await wait_for(app, pilot, lambda: app.agent is not None)
+        assert composer_text(app) == "quit it? yes" and app.story.records == []
 
 
 async def test_with_nothing_to_fetch_the_first_screen_has_a_key_to_start_and_one_to_leave() -> None:

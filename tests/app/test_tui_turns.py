@@ -23,6 +23,7 @@ from tests.app.tui_kit import (
     composer_text,
     idle,
     make_app,
+    screen_lines,
     screen_text,
     settle,
     type_text,
@@ -171,7 +172,7 @@ async def test_every_command_does_what_it_says() -> None:
         await pilot.press("escape")
         told_by = {
             "/redo": "Changed src/app.py again.",
-            "/diff": "+++ b/src",
+            "/diff": "1 changed file  +1 −1",
             "/map": "def main()",
             "/mcp": "docs: running",
         }
@@ -189,6 +190,24 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/quit")
         await settle(app, pilot)
     assert app.return_value == 0
+
+
+async def test_selected_answer_text_is_copied_without_bullets_and_soft_line_ends() -> None:
+    app = make_app([*answer("- " + "word " * 30 + "end\n\nA [link](https://example.org/x).")], prompt="go")
+    async with app.run_test(size=(60, 24)) as pilot:
+        await idle(app, pilot)
+        rows = screen_lines(app)
+        top = next(y for y, row in enumerate(rows) if "• word" in row)
+        await pilot.mouse_down(offset=(2, top))
+        await pilot.hover(offset=(57, top + 2))
+        await pilot.mouse_up(offset=(57, top + 2))
+        await settle(app, pilot)
+        await pilot.press("ctrl+c")
+        assert app.clipboard == ("word " * 30 + "end").strip()
+        link = next(y for y, row in enumerate(rows) if "A link." in row)
+        await pilot.click(offset=(rows[link].index("link"), link))
+        await settle(app, pilot)
+        assert app.clipboard == "https://example.org/x"
 
 
 async def test_resume_shows_a_list_and_replays_the_session_that_was_picked() -> None:
