@@ -29,6 +29,7 @@ from .tokenizer import Tokenizer
 from .types import Message, ToolSpec
 
 _GUARDS = range(0xE000, 0xF8FF)  # Unicode's private use area
+_MAX_DEPTH = 100  # of arguments; templates and JSON walk them with a stack of their own
 _REMEMBERED_PREFIXES = 64  # replies whose exact ids are kept
 
 
@@ -274,7 +275,24 @@ def parse_arguments(arguments: str) -> dict[str, object]:
         parsed = json.loads(arguments, strict=False) if arguments.strip() else {}
     except (ValueError, RecursionError):
         parsed = None
-    return cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {"raw": arguments}
+    if not isinstance(parsed, dict) or is_deep(parsed, _MAX_DEPTH):
+        return {"raw": arguments}
+    return cast("dict[str, object]", parsed)
+
+
+def is_deep(value: object, limit: int) -> bool:
+    """Whether lists and objects are nested in each other more than `limit` deep."""
+    level: list[Any] = [value]
+    for _ in range(limit + 1):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else cast("list[Any]", item))
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _plain(value: Any) -> Any:

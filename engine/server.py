@@ -65,7 +65,12 @@ def create_app(model: LocalChatModel, options: ServerOptions | None = None) -> S
 
 # ----------------------------------------------------------------------------------------------- connections
 class _Connection(H11Protocol):
-    """A connection whose requests know whether they came through the Unix socket, and how to end it at once."""
+    """A connection whose requests know whether they came through the Unix socket, and how to end it at once.
+
+    One that does not send the head of a request in time is closed, or a few hundred such would be all there can be.
+    """
+
+    _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -77,6 +82,28 @@ class _Connection(H11Protocol):
             await app({**scope, "extensions": {**scope.get("extensions", {}), **marks}}, receive, send)
 
         self.app = marked  # type: ignore[assignment]
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        before: Any = self.cycle  # None before the first request
+        if self._late is None and (before is None or before.response_complete):
+            self._expect_request()
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_expecting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        served: Served = self.config.app.state.served  # type: ignore[union-attr]
+        self._late = self.loop.call_later(served.options.limits.receive_timeout_s, self.transport.abort)
+
+    def _stop_expecting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = None
 
 
 class _Server(uvicorn.Server):

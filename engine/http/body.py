@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
+from ..chat import is_deep
 from .errors import ApiError, invalid
 
+MAX_DEPTH = 100  # of a body; whatever walks it later has no deep stack
 _BIGGEST = 2**63 - 1
+_LARGEST = sys.float_info.max
 
 
 def load_object(data: bytes) -> dict[str, Any]:
@@ -20,6 +23,8 @@ def load_object(data: bytes) -> dict[str, Any]:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    if is_deep(value, MAX_DEPTH):
+        raise ApiError(400, f"the body is JSON that is nested more than {MAX_DEPTH} deep", code="invalid_json")
     return cast("dict[str, Any]", value)
 
 
@@ -112,7 +117,7 @@ class Body:
         value = self.take(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
             raise invalid(self.path(name), f"must be a number, not {_shown(value)}")
         return float(value)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..types import (
     AnswerText,
@@ -23,6 +23,7 @@ from ..types import (
     ToolCallBegun,
     ToolCallReady,
 )
+from .answers import JsonAnswer
 from .chat_request import ChatCall, read_chat
 from .choices import Choice, merged
 from .errors import ApiError
@@ -37,7 +38,7 @@ async def chat_completions(request: Request) -> Response:
     call = read_chat(await read_body(request), state, priority_of(request))
     replies = merged([state.reply(call.of_choice(i)) for i in range(call.n)])
     if not call.stream:
-        return JSONResponse(await unless_gone(request.receive, _whole(replies, call, state)))
+        return JsonAnswer(await unless_gone(request.receive, _whole(replies, call, state)))
     first = await first_of(request, replies)
     return EventStream(_chunks(first, replies, call, state), replies, state, openai_failed)
 

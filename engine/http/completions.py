@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..types import AnswerText, ChatDelta, ChatFinished, PrefillProgress, Request, TokenLogprob
+from .answers import JsonAnswer
 from .body import Body, token_ids
 from .chat import raise_failure, usage_of
 from .chat_request import accept_bookkeeping, read_stream
@@ -49,7 +50,7 @@ async def completions(request: HttpRequest) -> Response:
     n_top = call.n_logprobs or 0
     replies = merged([state.counted(complete(state.model, r, call.stop, n_top)) for r in call.requests])
     if not call.stream:
-        return JSONResponse(await unless_gone(request.receive, _whole(replies, call, state)))
+        return JsonAnswer(await unless_gone(request.receive, _whole(replies, call, state)))
     first = await first_of(request, replies)
     return EventStream(_chunks(first, replies, call, state), replies, state, openai_failed)
 

@@ -12,6 +12,7 @@ _OPENAI_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
@@ -32,7 +33,9 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What else the answer says."""
+        """What else the answer says. What was not read of a body is not worth reading."""
+        if self.status in (408, 413):
+            return {"Connection": "close"}
         return {"Retry-After": _RETRY_AFTER_S} if self.status in (429, 503) else {}
 
 

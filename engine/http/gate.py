@@ -105,7 +105,6 @@ def error_body(path: str) -> Callable[[ApiError], dict[str, object]]:
 async def _answer(error: ApiError, path: str, send: Send) -> None:
     body = json.dumps(error_body(path)(error)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if error.status == 413:
-        headers.append((b"connection", b"close"))  # what was not read of the body is not worth reading
+    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..errors import EngineError
+from .answers import JsonAnswer
 from .body import Body, load_object
 from .errors import ApiError, of_engine, openai_body
 from .gate import error_body
@@ -52,7 +54,7 @@ async def _answer(handler: Handler, request: Request) -> Response:
 
 def refusal(request: Request, error: ApiError) -> Response:
     """The answer to a request that failed."""
-    return JSONResponse(error_body(request.url.path)(error), error.status, dict(error.headers))
+    return JsonAnswer(error_body(request.url.path)(error), error.status, dict(error.headers))
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -63,8 +65,14 @@ async def not_found(request: Request, error: Exception) -> Response:
 
 
 async def read_body(request: Request) -> Body:
-    """The JSON object that was sent."""
-    return Body(load_object(await request.body()))
+    """The JSON object that was sent; a client that does not go on sending it is not waited for."""
+    limit_s = served(request).options.limits.receive_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            data = await request.body()
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {limit_s:g} s", code="timeout") from None
+    return Body(load_object(data))
 
 
 def of_stream(error: Exception) -> ApiError:

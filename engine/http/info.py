@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
+from .answers import JsonAnswer
 from .state import Served, served
 
 
 async def models(request: Request) -> Response:
     """Answers GET /v1/models."""
     state = served(request)
-    return JSONResponse({"object": "list", "data": [_model(state, name) for name in state.names]})
+    return JsonAnswer({"object": "list", "data": [_model(state, name) for name in state.names]})
 
 
 async def model(request: Request) -> Response:
     """Answers GET /v1/models/NAME."""
     state, name = served(request), request.path_params["name"]
     state.checked_model(name)
-    return JSONResponse(_model(state, name))
+    return JsonAnswer(_model(state, name))
 
 
 def _model(state: Served, name: str) -> dict[str, Any]:
@@ -40,8 +41,8 @@ async def health(request: Request) -> Response:
     """Answers GET /health: 200 while the engine gets on with its work."""
     problem = served(request).health.problem()
     if problem is None:
-        return JSONResponse({"status": "ok"})
-    return JSONResponse({"status": "failing", "problem": problem}, 503)
+        return JsonAnswer({"status": "ok"})
+    return JsonAnswer({"status": "failing", "problem": problem}, 503)
 
 
 async def metrics(request: Request) -> Response:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..chat import parse_arguments
 from ..types import (
@@ -22,6 +22,7 @@ from ..types import (
     ToolCallReady,
     Usage,
 )
+from .answers import JsonAnswer
 from .chat import raise_failure
 from .errors import anthropic_body
 from .handler import first_of, of_stream, read_body
@@ -38,7 +39,7 @@ async def messages(request: Request) -> Response:
     chat, stream = read_message_request(await read_body(request), state, priority_of(request))
     deltas, reply = state.reply(chat), _Reply(state.model.name)
     if not stream:
-        return JSONResponse(await unless_gone(request.receive, _whole(deltas, reply)))
+        return JsonAnswer(await unless_gone(request.receive, _whole(deltas, reply)))
     first = await first_of(request, deltas)
     return EventStream(_events(first, deltas, reply), deltas, state, _failed)
 
@@ -48,7 +49,7 @@ async def count_tokens(request: Request) -> Response:
     state, body = served(request), await read_body(request)
     talk = read_conversation(body, state)
     body.finish()
-    return JSONResponse({"input_tokens": state.model.count_tokens(talk.messages, talk.tools)})
+    return JsonAnswer({"input_tokens": state.model.count_tokens(talk.messages, talk.tools)})
 
 
 class _Reply:

@@ -9,9 +9,10 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ..types import ChatDelta, ChatFinished, PrefillProgress
+from .answers import JsonAnswer
 from .chat import raise_failure
 from .errors import ApiError, openai_body
 from .handler import first_of, of_stream, read_body
@@ -28,7 +29,7 @@ async def responses(request: Request) -> Response:
     call = read_response(await read_body(request), state, priority_of(request))
     deltas, reply = state.reply(call.chat), _Reply(call, state)
     if not call.stream:
-        return JSONResponse(await unless_gone(request.receive, _whole(deltas, reply)))
+        return JsonAnswer(await unless_gone(request.receive, _whole(deltas, reply)))
     first = await first_of(request, deltas)
     return EventStream(_events(first, deltas, reply), deltas, state, reply.failed)
 
@@ -41,8 +42,8 @@ async def stored(request: Request) -> Response:
         raise ApiError(404, f"the response {response_id!r} is not stored here", code="not_found")
     if request.method == "DELETE":
         responses.drop(response_id)
-        return JSONResponse({"id": response_id, "object": "response", "deleted": True})
-    return JSONResponse(found.response)
+        return JsonAnswer({"id": response_id, "object": "response", "deleted": True})
+    return JsonAnswer(found.response)
 
 
 class _Reply:

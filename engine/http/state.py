@@ -23,13 +23,14 @@ KEYBOARD_PRIORITY = 1
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Sizes of one request, and of what a client may leave unread."""
+    """Sizes of one request, what a client may leave unread, and how long it may take to send or to read."""
 
     body_bytes: int = 32 << 20
     n_choices: int = 8
     n_prompts: int = 64
     unread_bytes: int = 1 << 20
     send_timeout_s: float = 60.0
+    receive_timeout_s: float = 60.0  # of the head of a request, and of its body
 
 
 @dataclass(frozen=True, slots=True)

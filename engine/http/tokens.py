@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from .answers import JsonAnswer
 from .body import token_ids
 from .chat_request import read_messages, read_tool
 from .errors import invalid
@@ -31,7 +32,7 @@ async def tokenize(request: Request) -> Response:
     body.finish()
     texts = [tokenizer.token_bytes(i).decode("utf-8", "replace") for i in ids] if with_texts else None
     context = state.model.context_tokens
-    return JSONResponse({"count": len(ids), "max_model_len": context, "tokens": list(ids), "token_strs": texts})
+    return JsonAnswer({"count": len(ids), "max_model_len": context, "tokens": list(ids), "token_strs": texts})
 
 
 async def detokenize(request: Request) -> Response:
@@ -40,4 +41,4 @@ async def detokenize(request: Request) -> Response:
     state.checked_model(body.text("model"))
     ids = token_ids(body.items("tokens"), state.model.engine.vocab, "tokens")
     body.finish()
-    return JSONResponse({"prompt": state.model.files.tokenizer.decode(ids)})
+    return JsonAnswer({"prompt": state.model.files.tokenizer.decode(ids)})

@@ -17,6 +17,7 @@ from ..tiny_models import Family
 from .kit import HELLO, READ, Asked, tiny
 
 CHAT = "/v1/chat/completions"
+DEEP = '{"a":' * 150 + "1" + "}" * 150
 WARM = {"messages": HELLO, "temperature": 1.0, "seed": 11}
 
 
@@ -98,7 +99,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(asked: Asked, param: str
     assert body["error"]["message"]
 
 
-@pytest.mark.parametrize("raw", ["", "{", "[]", '{"messages": NaN}', "[" * 5000, '{"a":1}x'])
+@pytest.mark.parametrize("raw", ["", "{", "[]", '{"messages": NaN}', "[" * 5000, DEEP, '{"a":1}x'])
 def test_a_body_that_is_no_json_object_is_refused(asked: Asked, raw: str) -> None:
     answer = asked.request("POST", CHAT, content=raw, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
@@ -295,3 +296,44 @@ def test_a_call_marker_inside_a_json_answer_is_text(asked: Asked, model: LocalCh
     deltas = [*parser.push(model.files.tokenizer.encode(text, allow_special=True)), *parser.finish("stop")]
     assert "".join(delta.text for delta in deltas if isinstance(delta, AnswerText)) == text
     assert parser.n_ready_calls == 0
+
+
+HALF = "\\ud800"  # half of a surrogate pair: JSON can spell it, UTF-8 cannot
+
+
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [
+        (CHAT, f'"messages": [{{"role": "user", "content": "{HALF}"}}]'),
+        (CHAT, f'"messages": [{{"role": "{HALF}", "content": ""}}]'),
+        (CHAT, f'"messages": [], "{HALF}": 1'),
+        (CHAT, f'"messages": [{{"role": "user", "content": "x"}}], "stop": "{HALF}"'),
+        ("/v1/responses", f'"input": "x", "instructions": "{HALF}"'),
+        ("/v1/responses", f'"input": "x", "metadata": {{"{HALF}": "{HALF}"}}'),
+        ("/tokenize", f'"prompt": "{HALF}"'),
+    ],
+)
+def test_half_a_character_breaks_nothing(asked: Asked, path: str, member: str) -> None:
+    answer = asked.request("POST", path, content="{" + member + "}", headers={"Content-Type": "application/json"})
+    assert answer.status_code in (200, 400)
+    assert answer.json()
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "frequency_penalty", "top_k", "seed", "max_tokens"])
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400, "1e999", "1" + "0" * 5000])
+def test_numbers_beyond_all_bounds_are_refused(asked: Asked, name: str, number: str) -> None:
+    body = json.dumps({"messages": HELLO, name: "#"}).replace('"#"', number)
+    answer = asked.request("POST", CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("arguments", ["{", DEEP, '{"a":' * 3000, '{"a": "\\ud800"}', "null"])
+def test_odd_arguments_in_the_history_do_not_fail_the_request(asked: Asked, arguments: str) -> None:
+    function = {"name": "read", "arguments": arguments}
+    turns = [
+        *HELLO,
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+    ]
+    status, body = asked.post(CHAT, messages=turns, tools=[READ], max_tokens=1)
+    assert status == 200 or body["error"]["code"] == "context_length_exceeded"

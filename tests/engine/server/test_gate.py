@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -83,3 +86,32 @@ def test_every_alias_is_served_and_listed(model: LocalChatModel) -> None:
     listed = asked.request("GET", "/v1/models").json()["data"]
     assert [entry["id"] for entry in listed] == ["tiny", "gpt-4o", "org/name", "default"]
     assert asked.request("GET", "/v1/models/org/name").json()["root"] == "tiny"
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+WHOLE = b'{"prompt": "x", "max_tokens": 1}'
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("rest", [b"", b"Content-Length: 100\r\n\r\n{"])
+def test_a_request_that_never_becomes_whole_is_not_waited_for(
+    model: LocalChatModel, rest: bytes, is_first: bool
+) -> None:
+    """Neither its head nor its body, on a fresh connection or after an answer."""
+    options = ServerOptions(limits=ServerLimits(receive_timeout_s=0.3))
+    with running(model, options) as server, socket.create_connection(address_of(server.url), timeout=60) as client:
+        if not is_first:
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        client.sendall(HEAD + rest)
+        told = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(65536):
+                told += data
+        assert (b"408" in told) == (rest != b"")
+        assert httpx.get(server.url + "/health").status_code == 200
+
+
+def address_of(url: str) -> tuple[str, int]:
+    found = urlsplit(url)
+    return found.hostname or "", found.port or 0
