@@ -131,7 +131,7 @@ def test_a_second_pointcode_attaches_falls_back_after_a_crash_and_a_new_server_d
 
 
 def sigterm_lets_a_running_answer_end(server: Server) -> None:
-    body = {"prompt": "x", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    body = {"prompt": "x", "max_tokens": 600, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith((":", "data:"))

@@ -1,4 +1,4 @@
-"""1,000 random schedules with random delays: none hangs, none changes a bit."""
+"""Random schedules with random delays: none hangs, none changes a bit. 100 in every run, 1,000 to explore."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pointcode_local.engine.schedule_check import check
 from pointcode_local.engine.scheduler import ORDERS, Schedule, deal, published_waves
 from pointcode_local.engine.tasks import Wave
 from pointcode_local.engine.weights import ModelWeights, open_weights
+from tests.effort import effort
 from tests.engine.tiny_models import make_tiny
 
 from .test_cpu_backend import make_backend, teacher_forced
@@ -45,12 +46,12 @@ def random_schedule(
     return deal(placed, order="random", n_rows=N_ROWS, n_processors=n, n_splits=n_splits)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_hundred_random_schedules_with_delays_give_the_same_bits(weights: ModelWeights, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_random_schedules_with_delays_give_the_same_bits(weights: ModelWeights, seed: int) -> None:
     rng = np.random.default_rng(seed)
     plan = model_plan(weights.config)
     expected = teacher_forced(make_backend(weights, max_rows=N_ROWS), PROMPTS)
-    for _ in range(100):
+    for _ in range(effort(25, 250)):
         schedule = random_schedule(weights, rng)
         check(plan, schedule)
         backend = make_backend(weights, schedules=[schedule], delay_seed=int(rng.integers(1, 1 << 30)))

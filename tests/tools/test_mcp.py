@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pointcode_local.tools.sandbox import sandbox_status
 from pointcode_local.tools.workspace import Workspace
 
 STUB = Path(__file__).with_name("mcp_stub.py")
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the extra mcp is not installed")
 
 
 def stub(behaviour: str = "", *more: str, **fields: Any) -> McpServer:

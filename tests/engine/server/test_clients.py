@@ -1,13 +1,14 @@
-"""The published clients of OpenAI and Anthropic against the server on a real socket, blocking and asynchronous."""
+"""The published clients of OpenAI and Anthropic against the server on a real socket, blocking and asynchronous.
+
+Importing them takes seconds: the tests do, collecting the tests does not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import anthropic
-import openai
 import pydantic
 import pytest
 
@@ -15,6 +16,10 @@ from pointcode_local.engine.chat_model import LocalChatModel
 from pointcode_local.engine.http.state import ServerOptions
 
 from .kit import HELLO, READ, Running, running
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 KEY = "sekret"
 CALL = {"max_tokens": 400, "temperature": 1.0, "seed": 11}
@@ -37,17 +42,23 @@ def server(model: LocalChatModel) -> Iterator[Running]:
 
 @pytest.fixture
 def client(server: Running) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as made:
         yield made
 
 
 @pytest.fixture
 def claude(server: Running) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as made:
         yield made
 
 
 def in_openai(server: Running, work: Any) -> Any:
+    import openai
+
     async def main() -> Any:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as made:
             return await work(made)
@@ -111,6 +122,8 @@ def test_text_completions_stream_and_models_are_listed(client: openai.OpenAI, se
 
 
 def test_responses_stream_text_and_are_continued(client: openai.OpenAI, server: Running) -> None:
+    import openai
+
     wanted: dict[str, Any] = {"model": "tiny", "input": "hello", "instructions": "Be brief", "max_output_tokens": 30}
     wanted |= {"temperature": 1.0, "extra_body": {"seed": 11}}
     first = client.responses.create(**wanted)
@@ -154,6 +167,8 @@ def test_responses_call_tools_and_parse_structured_output(client: openai.OpenAI)
 
 
 def test_errors_are_the_clients_own_exceptions(client: openai.OpenAI, server: Running) -> None:
+    import openai
+
     for error, wanted in (
         (openai.BadRequestError, {"model": "tiny", "messages": HELLO, "max_tokens": 0}),
         (openai.NotFoundError, {"model": "gpt-9", "messages": HELLO}),
@@ -167,6 +182,8 @@ def test_errors_are_the_clients_own_exceptions(client: openai.OpenAI, server: Ru
 
 # ----------------------------------------------------------------------------------------------- Anthropic
 def test_messages_stream_what_they_say_whole(claude: anthropic.Anthropic, server: Running) -> None:
+    import anthropic
+
     wanted: dict[str, Any] = {"model": "tiny", "max_tokens": 30, "messages": HELLO, "system": "Be brief"}
     wanted["extra_body"] = {"temperature": 0}
     whole = claude.messages.create(**wanted)
@@ -225,6 +242,8 @@ def test_messages_parse_structured_output_and_name_their_stop_sequence(claude: a
 
 
 def test_message_errors_are_the_clients_own_exceptions(claude: anthropic.Anthropic, server: Running) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError, match="not served"):
         claude.messages.create(model="claude-9", max_tokens=3, messages=HELLO)
     image: Any = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]
