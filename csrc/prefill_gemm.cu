@@ -93,7 +93,7 @@ __device__ __forceinline__ void load_weights(const Products& p, const Tile& t, i
 __device__ void produce(const Products& p, Shared& s) {
   constexpr int kRowsApart = kGroup / 8;  // eight threads copy a row's 128 bytes
   const int thread = static_cast<int>(threadIdx.x), chunk = thread % 8, row = thread / 8;
-  const uint32_t place = static_cast<uint32_t>(row * 128 + ((chunk ^ (row % 8)) << 4));
+  const int place = row * 128 + ((chunk ^ (row % 8)) << 4);
   uint32_t turn = 0;
   for (int index = static_cast<int>(blockIdx.x); index < s.tiles_before[p.n_banks];
        index += static_cast<int>(gridDim.x)) {
@@ -112,11 +112,11 @@ __device__ void produce(const Products& p, Shared& s) {
       while (!mk::mbar_try_wait(&s.empty[slot], turn / kStages % 2 ^ 1)) {
       }
       if (thread == 0) load_weights(p, t, step, s.stages[slot], &s.full[slot]);
-      const uint32_t to = mk::smem_addr(s.stages[slot] + kWeightBytes) + place;
+      uint8_t* const to = s.stages[slot] + kWeightBytes + place;
 #pragma unroll
       for (int i = 0; i < kTokens / kRowsApart; ++i)
         if (i < n_copies)
-          copy_or_zero(to + static_cast<uint32_t>(i * kRowsApart * 128),
+          copy_or_zero(to + i * kRowsApart * 128,
                        p.x + static_cast<int64_t>(max(from[i], 0) + step * (kDepth / 8)) * 8,
                        from[i] >= 0);
       arrive_when_copied(&s.full[slot]);
@@ -134,7 +134,7 @@ __device__ __forceinline__ void multiply_stage(float (&d)[kSums], uint4 (&a)[kDe
 #pragma unroll
   for (int i = 0; i < kDepth / 16; ++i)
     a[i] = *reinterpret_cast<const uint4*>(stage + weights_at + i * 512);
-  const uint64_t b = descriptor(mk::smem_addr(stage + kWeightBytes));
+  const uint64_t b = descriptor(stage + kWeightBytes);
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kDepth / 16; ++i)
@@ -194,10 +194,10 @@ __device__ __forceinline__ void store(const Products& p, const Tile& t, const fl
           const bool scaled = p.scale != nullptr;
           const float low = scaled && pair < t.count ? p.scale[t.first + pair] : 1.f;
           const float high = scaled && pair + 1 < t.count ? p.scale[t.first + pair + 1] : 1.f;
-          parts[i] = pack_bf16(gated(v[0], v[2], low), gated(v[1], v[3], high));
+          parts[i] = mk::pack_bf16(gated(v[0], v[2], low), gated(v[1], v[3], high));
         } else {
           const float* v = sums + 4 * (block + i / 2) + 2 * (i % 2);
-          parts[i] = pack_bf16(v[0], v[1]);
+          parts[i] = mk::pack_bf16(v[0], v[1]);
         }
       }
       const int matrix = lane / 8;
@@ -249,10 +249,10 @@ __global__ void __launch_bounds__(kThreads, 1) products_kernel(const __grid_cons
   }
   count_tiles(p, s);
   if (threadIdx.x < kGroup) {
-    fewer_registers<kProducerRegisters>();
+    mk::set_fewer_registers<kProducerRegisters>();
     produce(p, s);
   } else {
-    more_registers<kConsumerRegisters>();
+    mk::set_more_registers<kConsumerRegisters>();
     consume<kGated>(p, s, static_cast<int>(threadIdx.x) / kGroup - 1);
   }
 }
@@ -264,8 +264,10 @@ cudaError_t launch(const Products& products, int n_sms, cudaStream_t stream) {
   const cudaError_t error = cudaFuncSetAttribute(
       products_kernel<kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  products_kernel<kGated><<<n_sms, kThreads, kBytes, stream>>>(products);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(n_sms)), config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes, config.stream = stream;
+  return cudaLaunchKernelEx(&config, products_kernel<kGated>, products);
 }
 
 }  // namespace

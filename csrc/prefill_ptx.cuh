@@ -1,5 +1,9 @@
-// PTX of the prefill kernels beyond that of the megakernel.
+// PTX of the prefill kernels beyond that of the megakernel. A build for the host emulation takes C++ twins, as there.
 #pragma once
+
+#ifdef POINTCODE_HOST_CUDA
+#include "host_prefill_ptx.h"
+#else
 
 #include <cuda_bf16.h>
 
@@ -10,9 +14,9 @@
 namespace pointcode::prefill {
 
 // 16 bytes from global to shared memory, asynchronously; zeros when `real` is false (nothing is read then).
-__device__ __forceinline__ void copy_or_zero(uint32_t to, const void* from, bool real) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(real ? 16 : 0)
+__device__ __forceinline__ void copy_or_zero(void* to, const void* from, bool real) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(mk::smem_addr(to)),
+               "l"(from), "r"(real ? 16 : 0)
                : "memory");
 }
 // Arrives once when all earlier copies of this thread are done.
@@ -27,21 +31,8 @@ __device__ __forceinline__ void wait_for_copies() {
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-template <int kRegisters>
-__device__ __forceinline__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 __device__ __forceinline__ void group_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
 }
 // Four 8 x 8 matrices, transposed; lane 8 m + r gives the address of row r of matrix m.
 __device__ __forceinline__ void store_transposed(void* row, const uint32_t (&parts)[4]) {
@@ -52,3 +43,5 @@ __device__ __forceinline__ void store_transposed(void* row, const uint32_t (&par
 }
 
 }  // namespace pointcode::prefill
+
+#endif

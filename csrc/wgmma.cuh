@@ -5,17 +5,24 @@
 // of D, d[4 j + 2 h + e] = (row g + 8 h, column 8 j + 2 t + e). B is K-major with the 128-byte swizzle: see descriptor().
 #pragma once
 
+#ifdef POINTCODE_HOST_CUDA
+#include "host_wgmma.h"
+#else
+
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "mk_ptx.cuh"
 
 namespace pointcode::prefill {
 
 // A tile of rows of 64 bf16 values (128 bytes), whose 16-byte chunk c of row r lies at chunk c ^ (r % 8), from a
 // 1024-byte boundary on. The next 16 columns lie 2 further (32 bytes).
-__device__ __forceinline__ uint64_t descriptor(uint32_t smem) {
+__device__ __forceinline__ uint64_t descriptor(const void* tile) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kBetweenEightRows = uint64_t{1024 >> 4} << 32;
+  const uint32_t smem = mk::smem_addr(tile);
   return kSwizzle128 | kBetweenEightRows | (uint64_t{1} << 16) | ((smem & 0x3ffff) >> 4);
 }
 
@@ -97,3 +104,5 @@ struct Wgmma<256> {
 // clang-format on
 
 }  // namespace pointcode::prefill
+
+#endif

@@ -30,6 +30,7 @@ struct alignas(16) uint4 {
 // ---- runtime
 enum cudaError_t : int {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorUnknown = 999
 };
@@ -38,6 +39,7 @@ using cudaStream_t = void*;
 struct dim3 : host_cuda::Dim {
   dim3(uint32_t x = 1) : Dim{x, 1, 1} {}  // NOLINT: as in CUDA
 };
+inline host_cuda::Dim gridDim;  // of the launch
 template <typename F>
 cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
   return cudaSuccess;
@@ -74,6 +76,7 @@ template <typename P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P),
                                const P& argument) {
   const KernelCall<P> call{kernel, &argument};
+  ::gridDim = config->gridDim;
   return host_cuda::run_grid(&KernelCall<P>::enter, &call, config->gridDim, config->blockDim,
                              config->dynamicSmemBytes) == 0
              ? cudaSuccess

@@ -1,0 +1,62 @@
+// The host's twins of the PTX wrappers in csrc/prefill_ptx.cuh. Copies of single threads land at once.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "cuda_runtime.h"
+#include "host_ptx.h"
+
+namespace pointcode::prefill {
+
+inline void copy_or_zero(void* to, const void* from, bool real) {
+  host_cuda::maybe_yield();
+  if (real) {
+    std::memcpy(to, from, 16);
+  } else {
+    std::memset(to, 0, 16);
+  }
+}
+inline void arrive_when_copied(uint64_t* bar) { host_cuda::barrier_arrive(bar, 0); }
+inline void wait_for_copies() {}
+inline void fence_async_proxy() {}
+
+inline void group_barrier(int id, int threads) {
+  struct State {
+    int arrived = 0, turn = 0;
+  };
+  static std::map<std::pair<const void*, int>, State> states;  // of all blocks
+  State& state = states[{host_cuda::shared_memory(), id}];
+  const int turn = state.turn;
+  if (++state.arrived == threads) {
+    state.arrived = 0, state.turn++;
+    return;
+  }
+  while (state.turn == turn) host_cuda::pause_in_spin();
+}
+
+struct StoreLane {
+  uint32_t parts[4];
+  uint8_t* row;
+};
+inline void store_matrices(uint8_t (*slots)[host_cuda::kSlotBytes], uint32_t) {
+  StoreLane lanes[host_cuda::kWarpLanes];
+  for (int i = 0; i < host_cuda::kWarpLanes; i++) std::memcpy(&lanes[i], slots[i], sizeof lanes[i]);
+  for (int matrix = 0; matrix < 4; matrix++)
+    for (int row = 0; row < 8; row++)
+      for (int column = 0; column < 8; column++) {
+        const uint32_t pair = lanes[4 * column + row / 2].parts[matrix];
+        const auto value = static_cast<uint16_t>(row % 2 == 0 ? pair : pair >> 16);
+        std::memcpy(lanes[8 * matrix + row].row + 2 * column, &value, sizeof value);
+      }
+}
+inline void store_transposed(void* row, const uint32_t (&parts)[4],
+                             std::source_location place = std::source_location::current()) {
+  const StoreLane in = {{parts[0], parts[1], parts[2], parts[3]}, static_cast<uint8_t*>(row)};
+  static_assert(sizeof in <= host_cuda::kSlotBytes);
+  host_cuda::meet(&in, sizeof in, &store_matrices, place);
+}
+
+}  // namespace pointcode::prefill
