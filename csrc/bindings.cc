@@ -255,6 +255,9 @@ void bind_service(py::module_& m) {
       .def(
           "cancel", [](PyService& s, int64_t request) { return s.service.cancel(request); },
           "request"_a, Release())
+      .def(
+          "set_shared", [](PyService& s, bool shared) { s.service.set_shared(shared); }, "shared"_a,
+          Release())
       .def("wait_queries", &wait_queries, "timeout_s"_a)
       .def(
           "answer",

@@ -9,7 +9,7 @@
 //                                        the same position, and the backend is told (set_batch)
 //   anything else                        the result is what a step launched now would give
 // No step is launched ahead when it is known to differ: a row has a mask, a draft, its last token or
-// its last place in a page; another row could join; somebody wants to park.
+// its last place in a page; another row could join; somebody wants to park, or to use the device.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -22,6 +22,7 @@ namespace {
 
 // Wake-ups are signalled; the bound only limits the damage of a lost one.
 constexpr auto kIdleWait = std::chrono::milliseconds(500);
+constexpr std::chrono::steady_clock::duration kLongestWay = std::chrono::milliseconds(10);
 
 bool bit_is_set(const std::vector<uint32_t>& bits, int32_t id) {
   const size_t word = static_cast<size_t>(id) / 32;
@@ -47,7 +48,10 @@ void DecodeService::run() {
       continue;
     }
     const uint64_t seen = signals_.load(std::memory_order_acquire);
-    if (!step_once()) wait_for_signal(seen);
+    if (step_once())
+      give_way();
+    else
+      wait_for_signal(seen);
   }
   finish_steps();
 }
@@ -105,7 +109,7 @@ void DecodeService::observe_step() {
   --n_under_way_;
   const auto now = std::chrono::steady_clock::now();
   const auto elapsed = now - begun_;
-  begun_ = now;
+  begun_ = now, last_step_ = elapsed;
   busy_ns_.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
                      std::memory_order_relaxed);
   steps_.fetch_add(1, std::memory_order_relaxed);
@@ -122,10 +126,21 @@ void DecodeService::finish_steps() {
   }
 }
 
+void DecodeService::give_way() {
+  if (n_under_way_ > 0 || !shared_.load(std::memory_order_relaxed)) return;
+  if (backend_ == nullptr || !backend_->runs_ahead()) return;
+  std::unique_lock lock(mutex_);
+  decode_cv_.wait_for(lock, std::min(last_step_, kLongestWay), [this] {
+    return !shared_.load(std::memory_order_relaxed) ||
+           park_requested_.load(std::memory_order_relaxed) || stop_.load(std::memory_order_relaxed);
+  });
+}
+
 // ------------------------------ running ahead
 bool DecodeService::may_run_ahead() {
   if (!run_ahead_ || !backend_->runs_ahead() || n_under_way_ == kMaxUnderWay) return false;
-  if (park_requested_.load(std::memory_order_acquire) || stop_.load(std::memory_order_acquire))
+  if (park_requested_.load(std::memory_order_acquire) || stop_.load(std::memory_order_acquire) ||
+      shared_.load(std::memory_order_relaxed))
     return false;
   if (ring_.free_places() < static_cast<size_t>(n_under_way_ + 2) * kMaxRows) return false;
   std::array<bool, kMaxRows> selected{};

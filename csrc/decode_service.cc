@@ -158,6 +158,11 @@ bool DecodeService::cancel(int64_t request) {
   return true;
 }
 
+void DecodeService::set_shared(bool shared) {
+  shared_.store(shared, std::memory_order_relaxed);
+  if (!shared) signal();
+}
+
 std::string DecodeService::error() const {
   std::lock_guard lock(mutex_);
   return error_;

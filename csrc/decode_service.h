@@ -15,6 +15,7 @@
 //                                                    while `asked` names the query
 //   ring                 decode           event loop TokenRing
 //   notices, queries     decode           control, masks  mutex_
+//   shared               any              decode     relaxed: seen at the next step; signalled when it ends
 #pragma once
 
 #include <array>
@@ -103,6 +104,10 @@ class DecodeService {
   void wake();
 
   // ---- any thread
+  // While somebody else computes on the device of a backend that runs ahead (a prompt): no step is
+  // launched ahead, and after each one the device is left alone for as long as it took. Work of a
+  // lower priority would not run at all between steps that are always there.
+  void set_shared(bool shared);
   bool cancel(int64_t request);  // false: no such row
   std::string error() const;     // of the last backend failure
   uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
@@ -169,6 +174,7 @@ class DecodeService {
   void launch();
   void observe_step();
   void finish_steps();
+  void give_way();
   void load_entry(BatchRow& entry, int slot, int j, bool same);
   void prepare_draft(Row& row);
   void plan_drafts();
@@ -194,6 +200,7 @@ class DecodeService {
   int n_selected_ = 0, n_under_way_ = 0;              // the steps under way have the same rows
   bool batch_dirty_ = true, drafts_ = false, run_ahead_ = true;
   std::chrono::steady_clock::time_point begun_;  // of the oldest step under way, at the earliest
+  std::chrono::steady_clock::duration last_step_{};
   DraftPlanner planner_;
 
   TokenRing ring_;
@@ -208,7 +215,7 @@ class DecodeService {
   bool masks_woken_ = false;        // under mutex_
   std::vector<MaskQuery> queries_;  // under mutex_; capacity kMaxQueries is never exceeded
   std::string error_;               // under mutex_
-  std::atomic<bool> stop_{false}, park_requested_{false}, waits_for_space_{false};
+  std::atomic<bool> stop_{false}, park_requested_{false}, waits_for_space_{false}, shared_{false};
   std::atomic<uint64_t> signals_{0}, steps_{0}, busy_ns_{0}, drafted_{0}, accepted_{0};
   std::thread thread_;
 };

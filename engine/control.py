@@ -245,7 +245,11 @@ class ControlPlane:
             return
         ids = job.request.token_ids
         start_s = time.perf_counter()
-        self._prefill(ids, job.n_done, end, pages, lambda: self._raise_if_stopped(job))
+        self._service.set_shared(True)
+        try:
+            self._prefill(ids, job.n_done, end, pages, lambda: self._raise_if_stopped(job))
+        finally:
+            self._service.set_shared(False)
         took_s = time.perf_counter() - start_s
         self.counters.prefill_tokens += end - job.n_done
         self.counters.prefill_s += took_s

@@ -60,6 +60,23 @@ def test_it_can_be_switched_off(cpu: _native.CpuBackend) -> None:
     desk.service.close()
 
 
+def test_while_the_device_is_shared_steps_wait_for_each_other(cpu: _native.CpuBackend) -> None:
+    alone = Desk.over(cpu, ahead=False)
+    alone.add(1, prompt(1, 1), 40, [0])
+    alone.run()
+    desk = Desk.over(cpu)
+    desk.add(1, prompt(1, 1), 40, [0])
+    desk.service.set_shared(True)
+    desk.run_steps(20, [1])
+    assert desk.n_ahead == 0
+    desk.service.set_shared(False)
+    desk.run()
+    assert desk.n_ahead > 0
+    assert desk.records == alone.records
+    for each in (alone, desk):
+        each.service.close()
+
+
 def test_no_step_is_launched_that_is_known_to_be_in_vain(cpu: _native.CpuBackend) -> None:
     desk = Desk.over(cpu)
     desk.add(1, prompt(1, 1), 20, [0])
