@@ -31,11 +31,11 @@ from ..models.config import ModelConfig
 from ..plans import kv_geometry
 from ..scheduler import ORDER_NAMES
 from .gpu_report import DecodePoint, Spread, decode_point
+from .service_run import ServiceRow, run_service
 from .trace import GPU_EVENTS, GPU_LAYERS, gpu_slices, summary, write_trace
 
 DEVICE = torch.device("cuda")
 KERNEL_LAUNCHES = 100
-PARK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             seconds: list[float] = []
             experts: list[float] = []
             for _ in range(plan.repeats + 1):
-                seconds.append(_serve(backend, tables, context, plan.n_tokens))
+                seconds.append(run_service(backend, _service_rows(tables, context), plan.n_tokens))
                 experts.append(_distinct(backend, plan.config, batch))
             measured = sum(experts) / len(experts)
             kernel_ms = backend.time_kernel(_rows(tables, context + plan.n_tokens // 2), KERNEL_LAUNCHES)
@@ -91,33 +91,6 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             say(results[-1].describe())
             del backend, kv
     return results
-
-
-def _serve(
-    backend: _native.MegakernelBackend, tables: tuple[np.ndarray, np.ndarray], context: int, n_tokens: int
-) -> float:
-    """Seconds in which the decode service, as the engine uses it, gives every row `n_tokens` tokens."""
-    full, sliding = tables
-    batch = full.shape[0]
-    service = _native.DecodeService(4096 + batch * n_tokens)
-    try:
-        service.park(PARK_TIMEOUT_S)
-        service.set_backend(backend)
-        for r, row in enumerate(_rows(tables, context)):
-            history = np.full(context, row.token, np.int32)  # its last token is at position `context` - 1
-            service.add_row(r + 1, history, n_tokens, [], _native.SamplingConfig(), full[r], sliding[r])
-        begun_s = time.perf_counter()
-        service.resume()
-        ends: list[int] = []
-        while len(ends) < batch:
-            service.wait_notices(PARK_TIMEOUT_S)
-            ends += [flags for _, _, flags, _ in service.drain(batch * n_tokens) if flags != _native.TokenFlag.VALID]
-        took_s = time.perf_counter() - begun_s
-        if any(not flags & _native.TokenFlag.END_LENGTH for flags in ends):
-            raise BackendError(service.error or "a row ended early: a NaN among its logits")
-        return took_s
-    finally:
-        service.close()
 
 
 def trace_megakernel(plan: Plan, path: Path, say: Callable[[str], None] = print) -> None:
@@ -291,6 +264,12 @@ def _rows(tables: tuple[np.ndarray, np.ndarray], context: int) -> list[_native.S
         _native.StepRow(token=7 * r + 3, position=context - 1, full_pages=full[r], sliding_pages=sliding[r])
         for r in range(full.shape[0])
     ]
+
+
+def _service_rows(tables: tuple[np.ndarray, np.ndarray], context: int) -> list[ServiceRow]:
+    full, sliding = tables
+    # The last token of a history is at position `context` - 1.
+    return [ServiceRow(np.full(context, 7 * r + 3, np.int32), full[r], sliding[r]) for r in range(full.shape[0])]
 
 
 def _distinct(backend: _native.MegakernelBackend, config: ModelConfig, batch: int) -> float:

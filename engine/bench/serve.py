@@ -86,10 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gap-limit", type=float, default=500.0, metavar="MS", help="p99 that goodput accepts")
     parser.add_argument("--peer", action="store_true", help="also play it to llama.cpp's server (package xllamacpp)")
     parser.add_argument("--json", action="store_true")
+    parser.epilog = "with --random-weights (which has a help of its own): what serving loses against the bare batch"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--random-weights" in given:
+        from .serve_loss import main as serve_random
+
+        return serve_random(given)
     parser = argparse.ArgumentParser(prog="bench serve", description=(__doc__ or "").splitlines()[0])
     add_arguments(parser)
     options = parser.parse_args(arguments)

@@ -74,8 +74,24 @@ def torch_problem(config: ModelConfig) -> str | None:
 
 def gpu_parts(weights: ModelWeights, options: EngineOptions, context_tokens: int, backend: str) -> GpuParts:
     """Loads the weights and allocates the cache; raises BackendError when they do not fit."""
-    config, device = weights.config, torch.device("cuda", 0)
-    packed = backend == "megakernel"
+
+    def load(device: torch.device, packed: bool) -> DeviceModel:
+        model, report = load_model(weights, device, packed=packed)
+        _LOG.info("loaded %.1f GB at %.2f GB/s", report.n_bytes / 1e9, report.gb_per_s)
+        return model
+
+    return parts_with(weights.config, load, options, context_tokens, backend)
+
+
+def parts_with(
+    config: ModelConfig,
+    load: Callable[[torch.device, bool], DeviceModel],
+    options: EngineOptions,
+    context_tokens: int,
+    backend: str,
+) -> GpuParts:
+    """Plans the memory, lets load(device, packed) make the model, allocates the cache. BackendError: no room."""
+    device, packed = torch.device("cuda", 0), backend == "megakernel"
     limits = options.limits
     if limits.chunk_tokens == ControlLimits().chunk_tokens:
         limits = replace(limits, chunk_tokens=CHUNK_TOKENS, idle_chunk_tokens=IDLE_CHUNK_TOKENS)
@@ -84,8 +100,7 @@ def gpu_parts(weights: ModelWeights, options: EngineOptions, context_tokens: int
     kv_bytes = options.kv_bytes or _most_kv_bytes(geometry, context_tokens, limits)
     plan = plan_memory(config, geometry, free_bytes, chunk_tokens=limits.longest_chunk, kv_limit_bytes=kv_bytes)
     _LOG.info("GPU memory: %s", plan.describe())
-    model, report = load_model(weights, device, packed=packed)
-    _LOG.info("loaded %.1f GB at %.2f GB/s", report.n_bytes / 1e9, report.gb_per_s)
+    model = load(device, packed)
     kv = KvCache(geometry, plan.n_full_pages, plan.n_sliding_pages, device)
     prefill = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES)
     if not packed:

@@ -1,0 +1,49 @@
+"""A batch through the native decode service, with nothing around it: what a step costs where no server is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _native
+from ..errors import BackendError
+
+_PARK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServiceRow:
+    """One sequence: its tokens (all but the last of them lie in the pages), and page tables for all that will come."""
+
+    history: NDArray[np.int32]
+    full: NDArray[np.int32]
+    sliding: NDArray[np.int32]
+
+
+def run_service(backend: _native.StepBackend, rows: Sequence[ServiceRow], n_tokens: int) -> float:
+    """Seconds in which the decode service, as the engine uses it, gives every row `n_tokens` tokens, greedily.
+
+    Raises BackendError when a row ends early."""
+    batch = len(rows)
+    service = _native.DecodeService(4096 + batch * n_tokens)
+    try:
+        service.park(_PARK_TIMEOUT_S)
+        service.set_backend(backend)
+        for r, row in enumerate(rows):
+            service.add_row(r + 1, row.history, n_tokens, [], _native.SamplingConfig(), row.full, row.sliding)
+        begun_s = time.perf_counter()
+        service.resume()
+        ends: list[int] = []
+        while len(ends) < batch:
+            service.wait_notices(_PARK_TIMEOUT_S)
+            ends += [flags for _, _, flags, _ in service.drain(batch * n_tokens) if flags != _native.TokenFlag.VALID]
+        took_s = time.perf_counter() - begun_s
+        if any(not flags & _native.TokenFlag.END_LENGTH for flags in ends):
+            raise BackendError(service.error or "a row ended early: a NaN among its logits")
+        return took_s
+    finally:
+        service.close()
