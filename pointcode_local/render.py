@@ -199,17 +199,23 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+_FENCED = re.compile(r"(?s)[^\n]*\n(?P<fence>```+)[^\n]*\n(?P<body>.*?\n)?(?P=fence)")
+
+
 def added_to_prompt(source: str, text: str) -> str:
     """What a person is told of text that was put before the model.
 
-    The lines are counted without the one in brackets that says where they are from, and the one that says where they
-    were cut; a text that is nothing but such a line says itself what it is.
+    Lines that are no part of the text are not counted: the one in brackets that says where it is from, the one that
+    says where it was cut, and the fence around a file. A text that is nothing but a line in brackets says itself what
+    it is.
     """
     head, _, rest = text.partition("\n")
     if head.startswith("[") and head.endswith("]"):
         if not rest:
             return one_line(head[1:-1])
         text = rest
+    elif fenced := _FENCED.match(text):
+        text = fenced["body"] or ""
     body, _, last = text.rpartition("\n")
     if last.startswith("[cut") and last.endswith("]"):
         return f"{one_line(source)} added to the prompt, its first {plural(count_lines(body), 'line')}"

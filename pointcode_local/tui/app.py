@@ -196,7 +196,8 @@ class PointcodeApp(App[int]):
 
     def _refresh_now(self) -> None:
         self._composer.placeholder = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
-        self._activity.set_activity(self._activity_text())
+        can_stop = self.is_busy or self._turns.in_user_shell
+        self._activity.set_activity(self._activity_text(), "esc to stop" if can_stop else "")
         self._todo.set_items(self.story.todo)
         self._queue.set_queue(self.story.steering, [*self._waiting_prompts, *self.story.queued])
         self._status.show(self._host.info, self.story, self._meter)

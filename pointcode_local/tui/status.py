@@ -81,7 +81,7 @@ class ActivityLine(Changing):
         if self._animated:
             self.set_interval(0.1, self._step)
 
-    def set_activity(self, text: str, hint: str = "esc to stop") -> None:
+    def set_activity(self, text: str, hint: str) -> None:
         """Show `text`; "" hides the line and resets its clock."""
         if not text:
             self._since = None

@@ -14,6 +14,7 @@ from pointcode_local.events import FileDiff
 from pointcode_local.render import (
     LineLimit,
     PlainStream,
+    added_to_prompt,
     clip,
     count_lines,
     one_line,
@@ -106,6 +107,21 @@ def test_results_are_summed_up_in_a_few_words() -> None:
     assert result_summary("....F\nexit code 1", True, "", (), (0, 0)) == "exit code 1"
     assert result_summary("no such file", True, "", (), (0, 0)) == "no such file"
     assert result_summary("", True, "rule shell(rm *)", (), (0, 0)) == "not allowed: rule shell(rm *)"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[project rules from /p/AGENTS.md]\nOne.\nTwo.", "X added to the prompt, 2 lines"),
+        ("[contents of @a.py]\nx = 1\n", "X added to the prompt, 1 line"),
+        ("[contents of @a.py]\nx\ny\n[cut after 2 bytes; use read for the rest]", "X added to the prompt, its first 2 lines"),
+        ("[@a.png is an image; this model reads text only]", "@a.png is an image; this model reads text only"),
+        ("a.py:\n```python\nx = 1\n\ny = 2\n```\nline 3: invalid", "X added to the prompt, 3 lines"),
+        ("one\ntwo", "X added to the prompt, 2 lines"),
+    ],
+)
+def test_what_was_added_to_the_prompt_is_counted_without_its_wrapping(text: str, told: str) -> None:
+    assert added_to_prompt("X", text) == told
 
 
 @given(st.text(st.sampled_from("a\n"), max_size=12), st.integers(1, 5))
