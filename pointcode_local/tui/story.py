@@ -203,8 +203,9 @@ class Story:
 
     def show_changes(self, diffs: tuple[FileDiff, ...]) -> list[Record]:
         """Add a card with what the session changed."""
-        name = f"{plural(len(diffs), 'changed file')}"
-        return [*self._close_text(), self._add(ToolRecord("", name, name, state="done", diffs=diffs))]
+        what = one_line(diffs[0].path) if len(diffs) == 1 else plural(len(diffs), "file")
+        record = ToolRecord("", "changed", f"changed {what}", state="done", diffs=diffs)
+        return [*self._close_text(), self._add(record)]
 
     def _add(self, record: Record) -> Record:
         self.records.append(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from pointcode_local.frontend import Timeline, TimelineSpan
@@ -14,7 +15,6 @@ _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#
 _LETTERS = "abcdefghi"
 _WAITING = "$foreground 20%"
 _FAINT = "$foreground 50%"
-_LABEL = 8  # cells before a row
 _Row = list[int | None]  # by column: the index of the kind, -1 for waiting, None for nothing
 
 
@@ -23,7 +23,9 @@ def timeline_lines(timeline: Timeline, width: int, *, colours: bool = True) -> l
     begin = min(span.begin_us for span in timeline.spans)
     end = max(span.end_us for span in timeline.spans)
     kinds = _kinds(timeline.spans)
-    columns = max(10, width - _LABEL)
+    name = one_line(timeline.processor, 12)
+    label_cells = cell_len(name) + len(str(max(span.processor for span in timeline.spans))) + 3
+    columns = max(10, width - label_cells)
     rows = _rows(timeline.spans, kinds, begin, max(end - begin, 1e-9), columns)
     head = Content.assemble(
         ("Timeline", "bold"),
@@ -32,7 +34,7 @@ def timeline_lines(timeline: Timeline, width: int, *, colours: bool = True) -> l
     step = 2 if colours else 1
     lines = [head.truncate(width, ellipsis=True)]
     for at in range(0, len(rows), step):
-        label = f"{one_line(timeline.processor, 3)} {at}".ljust(_LABEL)[:_LABEL]
+        label = f"{name} {at}".ljust(label_cells)
         below: _Row = rows[at + 1] if at + 1 < len(rows) else [None] * columns
         lines.append(Content.assemble((label, _FAINT), _halves(rows[at], below) if colours else _lettered(rows[at])))
     return [*lines, *_legend(kinds, timeline.spans, colours).wrap(width)]

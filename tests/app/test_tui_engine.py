@@ -159,17 +159,17 @@ TRACE = Timeline(
 
 
 def test_a_timeline_has_two_processors_a_line_and_its_legend() -> None:
-    head, first, second, *legend = timeline_lines(TRACE, 28)
+    head, first, second, *legend = timeline_lines(TRACE, 26)
     assert head.plain.startswith("Timeline  of one decode")
-    assert first.plain == "SM 0    " + "▀" * 20 and second.plain == "SM 2    " + " " * 10 + "▀" * 10
+    assert first.plain == "SM 0  " + "▀" * 20 and second.plain == "SM 2  " + " " * 10 + "▀" * 10
     words = " ".join(line.plain for line in legend).replace("\u00a0", " ").split("■")
     assert [word.strip() for word in words] == ["", "qkv 60%", "down 36%", "waiting 4%"]
     assert len({span.style for span in first.spans}) == 4  # the label, and three pairs of colours
 
 
 def test_a_timeline_without_colours_has_a_letter_for_each_kind_of_work() -> None:
-    lines = [line.plain for line in timeline_lines(TRACE, 18, colours=False)]
-    assert lines[1:4] == ["SM 0    aaaaa·bbbb", "SM 1    aaaaaaaaaa", "SM 2         bbbbb"]
+    lines = [line.plain for line in timeline_lines(TRACE, 16, colours=False)]
+    assert lines[1:4] == ["SM 0  aaaaa·bbbb", "SM 1  aaaaaaaaaa", "SM 2       bbbbb"]
 
 
 def test_the_last_step_of_the_trace_that_was_drawn_last_is_read_back(tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ def test_results_are_summed_up_in_a_few_words() -> None:
     [
         ("[project rules from /p/AGENTS.md]\nOne.\nTwo.", "X added to the prompt, 2 lines"),
         ("[contents of @a.py]\nx = 1\n", "X added to the prompt, 1 line"),
-        ("[contents of @a.py]\nx\ny\n[cut after 2 bytes; use read for the rest]", "X added to the prompt, its first 2 lines"),
+        (
+            "[contents of @a.py]\nx\ny\n[cut after 2 bytes; use read for the rest]",
+            "X added to the prompt, its first 2 lines",
+        ),
         ("[@a.png is an image; this model reads text only]", "@a.png is an image; this model reads text only"),
         ("a.py:\n```python\nx = 1\n\ny = 2\n```\nline 3: invalid", "X added to the prompt, 3 lines"),
         ("one\ntwo", "X added to the prompt, 2 lines"),

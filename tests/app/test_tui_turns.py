@@ -172,7 +172,7 @@ async def test_every_command_does_what_it_says() -> None:
         await pilot.press("escape")
         told_by = {
             "/redo": "Changed src/app.py again.",
-            "/diff": "1 changed file  +1 −1",
+            "/diff": "changed src/app.py  +1 −1",
             "/map": "def main()",
             "/mcp": "docs: running",
         }
