@@ -63,7 +63,7 @@ def describe(found: ServeReport) -> str:
         (
             f"{found.server}: {found.n_requests} requests in {found.duration_s:.1f} s, "
             f"{found.tokens_per_s:.1f} tok/s, goodput {found.goodput_tokens_per_s:.1f} tok/s, "
-            f"{found.cache_hit_rate:.0%} of prompt tokens from the cache",
+            f"{found.cache_hit_rate:.0%} of {found.prompt_tokens:,} prompt tokens from the cache",
             f"  first token   p50 {found.first_token_p50_s:.2f} s   p99 {found.first_token_p99_s:.2f} s",
             f"  gap           p50 {found.gap_p50_ms:.0f} ms   p99 {found.gap_p99_ms:.0f} ms",
             f"  … admitting   p50 {found.gap_admitting_p50_ms:.0f} ms   p99 {found.gap_admitting_p99_ms:.0f} ms",
@@ -78,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requests", type=int, default=12, help="requests of the shared trace, sessions of the agent's"
     )
+    parser.add_argument("--turns", type=int, default=0, help="of each of the agent's sessions; 0: all")
     parser.add_argument("--rate", type=float, default=0.5, help="arrivals a second")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--context", type=int, default=4096, help="tokens of context of each slot of llama.cpp")
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.trace == "shared":
         sessions = shared_prefix(options.requests, options.rate, options.seed)
     else:
-        sessions = agent(options.requests, 1 / options.rate)
+        sessions = agent(options.requests, 1 / options.rate, n_turns=options.turns)
     kinds = ["ours"]
     if options.peer and path.suffix == ".gguf" and find_spec("xllamacpp"):
         kinds.append("llamacpp")

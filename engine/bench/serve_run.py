@@ -44,6 +44,7 @@ class ServeReport:
     tokens_per_s: float
     goodput_tokens_per_s: float
     cache_hit_rate: float
+    prompt_tokens: int  # of all requests, from the cache or not: templates differ in what they show of tools
 
 
 async def play(url: str, sessions: Sequence[Session], n_warm: int = 1) -> list[Sample]:
@@ -116,6 +117,7 @@ def report(server: str, samples: Sequence[Sample], first_token_limit_s: float, g
         tokens_per_s=sum(s.completion_tokens for s in samples) / duration_s,
         goodput_tokens_per_s=sum(s.completion_tokens for s in good) / duration_s,
         cache_hit_rate=sum(s.cached_tokens for s in samples) / max(1, sum(s.prompt_tokens for s in samples)),
+        prompt_tokens=sum(s.prompt_tokens for s in samples),
     )
 
 

@@ -61,14 +61,17 @@ def shared_prefix(
     return sessions
 
 
-def agent(n_sessions: int, gap_s: float, max_tokens: int = 64) -> list[Session]:
-    """`n_sessions` copies of the recorded conversation, each about a file of its own, that begin `gap_s` apart."""
+def agent(n_sessions: int, gap_s: float, max_tokens: int = 64, n_turns: int = 0) -> list[Session]:
+    """`n_sessions` copies of the recorded conversation, each about a file of its own, that begin `gap_s` apart.
+
+    `n_turns`: only the first turns of each; 0: all.
+    """
     recorded: dict[str, Any] = json.loads(_AGENT_FILE.read_text(encoding="utf-8"))
     sessions: list[Session] = []
     for i in range(n_sessions):
         text = json.dumps(recorded["messages"]).replace("app.py", f"app{i}.py")
         messages: list[dict[str, Any]] = json.loads(text)
         tools = tuple(recorded["tools"])
-        turns = tuple(Turn(tuple(messages[:n]), max_tokens, tools) for n in recorded["turns"])
+        turns = tuple(Turn(tuple(messages[:n]), max_tokens, tools) for n in recorded["turns"][: n_turns or None])
         sessions.append(Session(i * gap_s, turns))
     return sessions

@@ -20,6 +20,7 @@ def test_the_recorded_agent_repeats_its_conversation_turn_by_turn() -> None:
         assert after.messages[-1]["role"] in ("user", "tool")
     assert first.turns[0].messages[0] == second.turns[0].messages[0]  # the system prompt is shared
     assert first.turns[-1].messages != second.turns[-1].messages
+    assert [session.turns for session in agent(1, 0.5, n_turns=3)] == [first.turns[:3]]
 
 
 def test_arrivals_are_the_same_for_every_server() -> None:
