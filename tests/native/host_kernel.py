@@ -53,15 +53,22 @@ def build(folder: Path) -> ctypes.CDLL:
 
 
 def _compile(library: Path) -> None:
-    kernels = sorted((ROOT / "csrc").glob("megakernel*.cu"))
-    made = library.with_suffix(".new")
-    command = [
-        str(compiler()), "-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-shared",
-        "-fno-semantic-interposition", "-Wl,-Bsymbolic", "-Wno-unknown-pragmas", "-DPOINTCODE_HOST_CUDA",
-        f"-I{EMULATION}", f"-I{ROOT / 'csrc'}", "-x", "c++", *map(str, kernels), str(ROOT / "csrc/mk_buffers.cc"),
-        str(EMULATION / "host_cuda.cc"), "-o", str(made),
+    """All sources side by side, since every worker of the test run waits for them."""
+    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", EMULATION / "host_cuda.cc"]
+    flags = [
+        "-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-fno-semantic-interposition",
+        "-Wno-unknown-pragmas", "-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}", "-x", "c++", "-c",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    objects = [library.with_suffix(f".{source.stem}.o") for source in sources]
+    running = [
+        subprocess.Popen([str(compiler()), *flags, str(source), "-o", str(made)], stderr=subprocess.PIPE, text=True)
+        for source, made in zip(sources, objects, strict=True)
+    ]
+    errors = [process.communicate()[1] for process in running]
+    assert not any(process.returncode for process in running), "\n".join(errors)[-4000:]
+    made = library.with_suffix(".new")
+    link = [str(compiler()), "-shared", "-Wl,-Bsymbolic", *map(str, objects), "-o", str(made)]
+    done = subprocess.run(link, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     made.rename(library)
 
