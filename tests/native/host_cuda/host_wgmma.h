@@ -14,7 +14,8 @@ inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 template <int kLeft>
 void wgmma_wait(std::source_location place = std::source_location::current()) {
-  host_cuda::meet(nullptr, 0, nullptr, place);  // no lane goes on before the products of all are done
+  host_cuda::meet(nullptr, 0, nullptr,
+                  place);  // no lane goes on before the products of all are done
 }
 
 // The swizzle exchanges address bits 4 to 6 for their exclusive or with bits 7 to 9.
