@@ -116,7 +116,7 @@ class DecodeService:
     def set_drafts(self, enabled: bool) -> None:
         """Whether prompt-lookup drafts are tried, on a backend that can."""
     def set_run_ahead(self, enabled: bool) -> None:
-        """Whether steps are launched before the results of the last one have come, on a backend that can. At first on."""
+        """Whether steps are launched before the last one has given its results, on a backend that can. At first on."""
     def add_row(
         self,
         request: int,
