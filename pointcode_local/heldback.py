@@ -28,12 +28,14 @@ class HeldBack:
         self._held = ""
         self._is_call = False  # `_held` begins like a call; else it is the beginning of a line that may become one
         self._at_line_start = True
+        self._is_first = True  # nothing but empty lines was shown so far
 
     def feed(self, text: str) -> str:
         """What of the text so far can be shown."""
         self._held += text
         shown = "" if self._is_call and not self._is_only_json() else self._release()
         self._shown.append(shown)
+        self._is_first = self._is_first and not shown.strip()
         return shown
 
     def rest(self, whole: str) -> str:
@@ -50,13 +52,9 @@ class HeldBack:
         self._begin()
         return held
 
-    @property
-    def _is_first(self) -> bool:
-        return not "".join(self._shown).strip()
-
     def _is_only_json(self) -> bool:
         """Whether what looked like a call is JSON of another kind."""
-        text = self._held.lstrip()
+        text = self._held[: 2 * _UNNAMED_CHARS].lstrip()
         return text[:1] in "{`" and len(text) > _UNNAMED_CHARS and not _NAMED.search(text[:_UNNAMED_CHARS])
 
     def _release(self) -> str:
