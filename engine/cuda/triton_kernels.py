@@ -58,31 +58,28 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 @triton.jit
 def _split_qkv_kernel(
-    qkv, cos, sin, q, k, v, HEADS: tl.constexpr, DIMS: tl.constexpr, ROPE: tl.constexpr, GROUPS: tl.constexpr
-):
+    qkv, cos, sin, q, k, v, HEADS: tl.constexpr, SLOTS: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
+    GROUPS: tl.constexpr,
+):  # fmt: skip
+    """A token's heads of one group; a word holds two values that are rotated together."""
     token = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
-    HALF: tl.constexpr = DIMS // 2
-    at = tl.arange(0, HALF)
-    source = qkv + (token * GROUPS + group) * (HEADS + 2) * DIMS
+    head = tl.arange(0, SLOTS)[:, None]
+    at = tl.arange(0, HALF)[None, :]
+    inside = (head < HEADS + 2) & (at < HALF)
+    words = tl.load(qkv + ((token * GROUPS + group) * (HEADS + 2) + head) * HALF + at, mask=inside, other=0)
     if ROPE:
+        a = (words << 16).to(tl.float32, bitcast=True)
+        b = ((words >> 16) << 16).to(tl.float32, bitcast=True)
         c = tl.load(cos + token * HALF + at)
         s = tl.load(sin + token * HALF + at)
-    for head in tl.static_range(HEADS + 2):
-        a = tl.load(source + head * DIMS + 2 * at).to(tl.float32)
-        b = tl.load(source + head * DIMS + 2 * at + 1).to(tl.float32)
-        if ROPE and head <= HEADS:
-            rotated = a * c - b * s
-            b = b * c + a * s
-            a = rotated
-        if head < HEADS:
-            target = q + ((token * GROUPS + group) * HEADS + head) * DIMS
-        elif head == HEADS:
-            target = k + (token * GROUPS + group) * DIMS
-        else:
-            target = v + (token * GROUPS + group) * DIMS
-        tl.store(target + 2 * at, a.to(tl.bfloat16))
-        tl.store(target + 2 * at + 1, b.to(tl.bfloat16))
+        low = (a * c - b * s).to(tl.bfloat16).to(tl.uint16, bitcast=True).to(tl.int32)
+        high = (b * c + a * s).to(tl.bfloat16).to(tl.uint16, bitcast=True).to(tl.int32)
+        words = tl.where(head <= HEADS, low | (high << 16), words)
+    kv = (token * GROUPS + group) * HALF + at
+    tl.store(q + ((token * GROUPS + group) * HEADS + head) * HALF + at, words, mask=inside & (head < HEADS))
+    tl.store(k + kv + head * 0, words, mask=inside & (head == HEADS))
+    tl.store(v + kv + head * 0, words, mask=inside & (head == HEADS + 1))
 
 
 def split_qkv(
@@ -97,9 +94,11 @@ def split_qkv(
     per_group = n_heads // n_kv_heads
     q = qkv.new_empty(n, n_heads, dims)
     cos, sin = rotation if rotation is not None else (qkv, qkv)
+    words = (t.view(torch.int32) for t in (q, k, v))
     _split_qkv_kernel[(n, n_kv_heads)](
-        qkv, cos, sin, q, k, v, HEADS=per_group, DIMS=dims, ROPE=rotation is not None, GROUPS=n_kv_heads, num_warps=2
-    )
+        qkv.view(torch.int32), cos, sin, *words, HEADS=per_group, SLOTS=triton.next_power_of_2(per_group + 2),
+        HALF=dims // 2, ROPE=rotation is not None, GROUPS=n_kv_heads, num_warps=2,
+    )  # fmt: skip
     return q
 
 
