@@ -10,6 +10,10 @@ setup:
 test *args:
     {{python}} -P -m pytest -q -n auto {{args}}
 
+# the same tests with far more repetitions; with the real models: POINTCODE_REAL_CALLS=200
+explore *args:
+    HYPOTHESIS_PROFILE=explore {{python}} -P -m pytest -q -n auto --timeout 3600 {{args}}
+
 # tests that run real models (fetched on first use)
 test-real:
     {{python}} -P -m pytest -q -m real_model

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .filetext import FileText, without_ending
@@ -116,6 +116,12 @@ def _typographic(file: FileText, old: str, new: str) -> Iterator[Match]:
 
 def _keep_common(found: str, old: str, new: str) -> str:
     """`new`, with the file's own characters wherever `new` repeats `old` at its start and end."""
+    head, tail = _common_ends(old, new)
+    return found[:head] + new[head : len(new) - tail] + (found[len(found) - tail :] if tail else "")
+
+
+def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How many characters or lines are the same at the start and, of what is left, at the end."""
     limit = min(len(old), len(new))
     head = 0
     while head < limit and old[head] == new[head]:
@@ -123,7 +129,7 @@ def _keep_common(found: str, old: str, new: str) -> str:
     tail = 0
     while tail < limit - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
-    return found[:head] + new[head : len(new) - tail] + (found[len(found) - tail :] if tail else "")
+    return head, tail
 
 
 def _by_lines(file: FileText, old: str, new: str) -> Iterator[Match]:
@@ -267,13 +273,7 @@ def _with_endings(file: FileText, start: int, end: int, old: str, new: str) -> s
 
 def _blocks(old: list[str], new: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
     """Runs of equal and of differing lines, as (equal, old from, old to, new from, new to)."""
-    limit = min(len(old), len(new))
-    head = 0
-    while head < limit and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < limit - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    head, tail = _common_ends(old, new)
     yield True, 0, head, 0, head
     a, b, c, d = head, len(old) - tail, head, len(new) - tail
     if (b - a) * (d - c) > MAX_COMPARED:

@@ -17,15 +17,15 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, cast
 
 from pointcode_local.agent import Agent
 from pointcode_local.compose import Setup, open_model, prepare, stderr_printer
 from pointcode_local.config import Places, Settings
-from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, Message, SamplingParams, ToolSpec
+from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, SamplingParams
 from pointcode_local.exits import EXIT_DONE, UsageError
 from pointcode_local.headless import Report
 from pointcode_local.host import AppHost
+from pointcode_local.hosts import SharedModel
 from pointcode_local.turnbench.report import TaskRecord, record_of, summary, table
 from pointcode_local.turnbench.task import Task
 from pointcode_local.turnbench.tasks import FAMILIES
@@ -34,46 +34,20 @@ MAX_TURNS = 20
 TIMEOUT_S = 120.0
 
 
-class SharedModel:
+class KeptModel(SharedModel):
     """A model that stays open between tasks, with a sampling of its own when one is given."""
 
     def __init__(self, model: ChatModel, sampling: SamplingParams | None) -> None:
-        self._model = model
+        super().__init__(model, _keep_open)
         self._sampling = sampling
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model.name
-
-    @property
-    def context_tokens(self) -> int:
-        """The model's context."""
-        return self._model.context_tokens
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the model is small."""
-        return self._model.is_small
-
-    @property
-    def takes_prefix(self) -> bool:
-        """Whether the model can be led by the beginning of its reply."""
-        return bool(getattr(self._model, "takes_prefix", False))
-
-    def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
-        """Prompt length in tokens."""
-        return self._model.count_tokens(messages, tools)
-
-    async def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
+    def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
         """Continue the conversation."""
-        asked = request if self._sampling is None else replace(request, sampling=self._sampling)
-        async with aclosing(cast(Any, self._model.stream(asked))) as deltas:
-            async for delta in deltas:
-                yield delta
+        return super().stream(request if self._sampling is None else replace(request, sampling=self._sampling))
 
-    async def aclose(self) -> None:
-        """Nothing: `bench turn` closes the model itself."""
+
+async def _keep_open() -> None:
+    """Nothing: `bench turn` closes the model itself."""
 
 
 def chosen_tasks(patterns: str) -> list[tuple[str, Task]]:
@@ -200,7 +174,7 @@ async def _measure(options: argparse.Namespace, given: Setup, chosen: Sequence[t
         sampling = SamplingParams(temperature=options.temperature, seed=options.seed)
     model = await open_model(own, given.places, lambda _: None)
     try:
-        records = await run_tasks(chosen, settings, given.places, SharedModel(model, sampling), options.timeout)
+        records = await run_tasks(chosen, settings, given.places, KeptModel(model, sampling), options.timeout)
         if not options.json:
             return table(model.name, records)
         return json.dumps(

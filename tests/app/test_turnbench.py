@@ -13,7 +13,7 @@ from pointcode_local import cli
 from pointcode_local.config import Places, Settings
 from pointcode_local.exits import UsageError
 from pointcode_local.turnbench.report import TaskRecord, summary, table
-from pointcode_local.turnbench.turn import SharedModel, chosen_tasks, run_tasks
+from pointcode_local.turnbench.turn import KeptModel, chosen_tasks, run_tasks
 from tests.app.openai_server import Reply, ScriptedServer, tool
 from tests.fakes import ScriptedModel, call, say
 
@@ -21,7 +21,7 @@ from tests.fakes import ScriptedModel, call, say
 def play(tmp_path: Path, model: ScriptedModel, tasks: str, max_turns: int = 20) -> list[TaskRecord]:
     settings = Settings(permission_mode="auto", max_turns=max_turns)
     places = Places(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
-    return asyncio.run(run_tasks(chosen_tasks(tasks), settings, places, SharedModel(model, None)))
+    return asyncio.run(run_tasks(chosen_tasks(tasks), settings, places, KeptModel(model, None)))
 
 
 def test_a_task_that_is_done_passes_and_one_that_is_not_says_why(tmp_path: Path):
