@@ -7,8 +7,14 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pointcode_local.frontend import Host
+
+if TYPE_CHECKING:
+    from pointcode_local.tui.app import PointcodeApp
+
+FPS = "TEXTUAL_FPS"
 
 
 def run_tui(
@@ -24,10 +30,24 @@ def run_tui(
     return asyncio.run(_run(host, prompt, theme, history_path, vi_keys))
 
 
-async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, vi_keys: bool) -> int:
-    from pointcode_local.tui.app import PointcodeApp
+def app_class() -> type[PointcodeApp]:
+    """The app, with Textual loaded for it.
 
-    app = PointcodeApp(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
+    Textual draws at its next tick, 60 a second; at 120 a key is on the screen 8 ms earlier, and no more is drawn.
+    It reads the number while it is imported; children of this process do not get to see it.
+    """
+    is_chosen = FPS in os.environ
+    os.environ.setdefault(FPS, "120")
+    try:
+        from pointcode_local.tui.app import PointcodeApp
+    finally:
+        if not is_chosen:
+            del os.environ[FPS]
+    return PointcodeApp
+
+
+async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, vi_keys: bool) -> int:
+    app = app_class()(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT: a key once the terminal is restored
         with contextlib.suppress(NotImplementedError, ValueError):

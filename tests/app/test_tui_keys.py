@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pointcode_local.events import (
     PermissionAsked,
     QuestionAsked,
 )
+from pointcode_local.tui import FPS, app_class
+from pointcode_local.tui.app import PointcodeApp
 from pointcode_local.tui.dialogs import ARM_AFTER_S
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import (
@@ -237,3 +240,10 @@ async def test_escape_while_asked_stops_the_turn() -> None:
         await idle(app, pilot)
         assert app._panel is None
         assert "Stopped." in screen_text(app)
+
+
+def test_commands_do_not_see_how_often_the_screen_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FPS, raising=False)
+    assert app_class() is PointcodeApp and FPS not in os.environ
+    monkeypatch.setenv(FPS, "30")
+    assert app_class() is PointcodeApp and os.environ[FPS] == "30"

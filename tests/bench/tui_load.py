@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import inspect
 import json
 import os
 import pty
@@ -24,10 +25,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import pointcode_local.tui.app
 from pointcode_local.events import AgentEvent, AssistantMessage, TextDelta, TurnFinished, TurnStarted
-from pointcode_local.tui.app import PointcodeApp
+from pointcode_local.tui import app_class
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
+
+PointcodeApp = app_class()
 
 COLUMNS, LINES = 120, 40
 TYPED = "абвгдежзийклмнопрстуфхцчшщъыьэюя"  # letters that the stream does not contain
@@ -84,7 +86,7 @@ class FastAgent(ScriptedAgent):
         yield TurnFinished("done", text, 1)
 
 
-STYLES = Path(pointcode_local.tui.app.__file__).with_name(PointcodeApp.CSS_PATH)
+STYLES = Path(inspect.getfile(PointcodeApp)).with_name(PointcodeApp.CSS_PATH)
 
 
 class StreamApp(PointcodeApp):
