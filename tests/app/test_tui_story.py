@@ -122,3 +122,29 @@ def test_progress_of_the_prompt_ends_with_the_first_text() -> None:
 def test_compaction_is_told_and_the_context_shrinks() -> None:
     story = told(CompactionStarted(30_000), CompactionFinished(8_000, "summary"))
     assert story.context_tokens == 8_000 and kinds(story) == ["Notice", "Notice"]
+
+
+def test_a_denied_call_is_told_once() -> None:
+    story = told(
+        TurnStarted("go"),
+        ToolStarted("c", "shell", {"command": "rm x"}, "shell: rm x"),
+        ToolFinished("c", "shell", {"command": "rm x"}, "Denied: you said no.", True, denied="you said no"),
+        TextDelta("Denied: you said no."),
+        AssistantMessage("Denied: you said no.", "", ()),
+        TurnFinished("denied", "Denied: you said no.", 1),
+    )
+    assert kinds(story) == ["User", "Tool"]
+
+
+def test_a_call_written_into_the_text_leaves_the_words_before_it() -> None:
+    story = told(
+        TurnStarted("go"),
+        TextDelta("I read it.\n\n<tool_"),
+        TextDelta('call>{"name": "read"}</tool_call>'),
+        ToolStarted("c", "read", {"path": "a"}, "read a"),
+        AssistantMessage("I read it.", "", (("c", "read", "{}"),)),
+        ToolFinished("c", "read", {"path": "a"}, "A", False),
+    )
+    assert kinds(story) == ["User", "Answer", "Tool"]
+    answer = story.records[1]
+    assert isinstance(answer, AnswerRecord) and answer.text == "I read it.\n"

@@ -47,6 +47,16 @@ async def test_chunks_of_one_reply_share_a_message_id_and_replies_differ(tmp_pat
         assert len(ids) == 3 and ids[0] != ids[1] and ids[1] == ids[2]
 
 
+async def test_the_text_of_a_call_that_a_model_wrote_into_its_answer_is_never_said(tmp_path: Path):
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/a.txt").write_text("A\n")
+    written = ["Look.\n\n<tool", '_call>\n{"name": "read", "argu', 'ments": {"path": "a.txt"}}\n</tool_call>']
+    async with EditorKit(tmp_path, ScriptedModel(say(*written), say("It is A."))) as editor:
+        await editor.prompt(await editor.new())
+        assert editor.said() == "Look.\nIt is A."
+        assert editor.call()["status"] == "completed"
+
+
 async def test_a_tool_call_is_begun_once_and_ends_with_kind_place_and_output(tmp_path: Path):
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws/a.txt").write_text("one\ntwo ```\nthree\n")
