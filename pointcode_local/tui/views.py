@@ -29,6 +29,8 @@ from pointcode_local.tui.diffview import DiffView
 from pointcode_local.tui.story import AnswerRecord, NoticeRecord, Record, ThinkingRecord, ToolRecord, UserRecord
 
 LIVE_LINES = 8  # of a running command's output
+LIVE_THOUGHT_LINES = 30  # of thinking that goes on, unfolded
+MAX_LIVE_PARTS, MAX_LIVE_CHARS = 2000, 8000
 ERROR_LINES = 6  # of a failed call's result, shown without unfolding
 UNFOLDED_LINES = 400
 MAX_OUTPUT_LINE = 2000
@@ -100,7 +102,7 @@ class ThinkingView(Foldable):
         super().__init__("thinking")
         self._record = record
         self._body = Static(Content(""), classes="body", markup=False)
-        self._shown_parts = -1
+        self._shown: tuple[int, bool] = (-1, False)
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -114,11 +116,18 @@ class ThinkingView(Foldable):
         """Header always; the text only when it is to be seen."""
         record = self._record
         self._body.display = self.unfolded
-        if self.unfolded and self._shown_parts != len(record.parts):
-            self._shown_parts = len(record.parts)
-            text = shortened(record.text.strip("\n"), MAX_THOUGHT_CHARS)
-            self._body.update(Content("\n".join(shown_lines(text))))
+        shown = (len(record.parts), record.done)
+        if self.unfolded and self._shown != shown:
+            self._shown = shown
+            self._body.update(Content("\n".join(shown_lines(self._body_text()))))
         self.header.update(self._header_text())
+
+    def _body_text(self) -> str:
+        """All of it, once it is whole; while it grows only its end, for it is laid out with each frame."""
+        if self._record.done:
+            return shortened(self._record.text.strip("\n"), MAX_THOUGHT_CHARS)
+        end = "".join(self._record.parts[-MAX_LIVE_PARTS:])[-MAX_LIVE_CHARS:]
+        return "\n".join(tail_lines(end, LIVE_THOUGHT_LINES))
 
     def _header_text(self) -> Content:
         fold = "▾" if self.unfolded else "▸"
@@ -151,6 +160,7 @@ class ToolView(Foldable):
         super().__init__("tool")
         self._record = record
         self._drawn: tuple[object, ...] = ()
+        self._live: Static | None = None  # the output of a running command
 
     async def on_mount(self) -> None:
         """First look."""
@@ -161,8 +171,12 @@ class ToolView(Foldable):
         record = self._record
         self.header.update(self._header_text())
         drawn = (record.state, self.unfolded, record.output_size)
-        if drawn != self._drawn:
-            self._drawn = drawn
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        if record.state == "running" and self._live is not None:
+            self._live.update(_text(self._live_lines(), 0))
+        else:
             await self._set_body(self._body_widgets())
 
     def _header_text(self) -> Content:
@@ -196,11 +210,16 @@ class ToolView(Foldable):
     def _is_foldable(self) -> bool:
         return not self._record.diffs and count_lines(self._record.result) > 1
 
+    def _live_lines(self) -> list[str]:
+        return tail_lines("".join(self._record.output), LIVE_LINES)
+
     def _body_widgets(self) -> list[Widget]:
         record = self._record
         if record.state == "running":
-            lines = tail_lines("".join(record.output), LIVE_LINES)
-            return [_text_body(lines, 0)] if lines else []
+            lines = self._live_lines()
+            self._live = _text_body(lines, 0) if lines else None
+            return [self._live] if self._live is not None else []
+        self._live = None
         body: list[Widget] = []
         if record.diffs and record.state in ("done", "stopped"):
             body += _diff_widgets(record, 2000 if self.unfolded else 60)
@@ -213,11 +232,15 @@ class ToolView(Foldable):
 
 
 def _text_body(lines: list[str], n_hidden: int) -> Static:
+    return Static(_text(lines, n_hidden), classes="body output", markup=False)
+
+
+def _text(lines: list[str], n_hidden: int) -> Content:
     text = "\n".join(line for raw in lines for line in shown_lines(shortened(raw, MAX_OUTPUT_LINE)))
     content = Content(text)
     if n_hidden > 0:
         content = Content.assemble(content, (f"\n… {plural(n_hidden, 'more line')}", "$foreground 42%"))
-    return Static(content, classes="body output", markup=False)
+    return content
 
 
 def _diff_widgets(record: ToolRecord, max_rows: int) -> list[Widget]:
