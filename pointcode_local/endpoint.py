@@ -70,7 +70,7 @@ class EndpointModel:
         uds: Path | None = None,
     ) -> None:
         """`stall_timeout_s` bounds the wait for the reply's next piece, whatever else is sent; 0: no bound."""
-        import httpx
+        from pointcode_local.httpx_alone import httpx
 
         self.base_url = api_base(base_url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

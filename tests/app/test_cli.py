@@ -155,7 +155,22 @@ def test_every_flag_of_the_design_is_known():
         assert flag in text
 
 
-def test_help_imports_nothing_heavy(tmp_path: Path):
+def run_alone(code: str) -> subprocess.CompletedProcess[bytes]:
+    """The code in a process that has imported nothing yet."""
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    return subprocess.run([sys.executable, "-P", "-c", code], env=env, capture_output=True, timeout=30, check=False)
+
+
+def test_an_endpoint_brings_no_command_line_program_along():
+    done = run_alone(
+        "import sys\nfrom pointcode_local.endpoint import EndpointModel\nEndpointModel('http://127.0.0.1:9/v1')\n"
+        "heavy = {'click', 'rich.progress', 'pygments'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_nothing_heavy():
     code = (
         "import sys\nfrom pointcode_local.cli import run\nassert run(['--help']) == 0\n"
         "heavy = {'torch', 'textual', 'numpy', 'httpx', 'tree_sitter', 'prompt_toolkit', 'asyncio'}\n"
@@ -163,8 +178,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path):
         "heavy &= set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)\n"
     )
-    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=env, capture_output=True, timeout=30, check=False)
+    done = run_alone(code)
     assert done.returncode == 0, done.stderr
     assert b"exit codes" in done.stdout
 
