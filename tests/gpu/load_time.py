@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,7 +82,8 @@ def room(place: Path, n_bytes: int) -> None:
     """Makes the RAM disk large enough; SystemExit when that cannot be done."""
     if shutil.disk_usage(place).free < n_bytes:
         size = f"size={(n_bytes + shutil.disk_usage(place).used >> 20) + 1024}m"
-        subprocess.run(["mount", "-o", f"remount,{size}", str(place)], check=False)
+        with suppress(OSError):
+            subprocess.run(["mount", "-o", f"remount,{size}", str(place)], check=False)
     free = shutil.disk_usage(place).free
     if free < n_bytes:
         sys.exit(f"{place} has room for {free / 1e9:.1f} GB; {n_bytes / 1e9:.1f} GB are needed")
