@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, read_tokens, write_tokens
+from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, write_tokens
 from pointcode_local.engine.kv_cache import PAGE_TOKENS, pages_for
 from pointcode_local.engine.models.config import ModelConfig
 from pointcode_local.engine.models.reference import rotate
@@ -75,7 +75,6 @@ def _qkv(bed: Bed, layer: int) -> None:
     config, n, dims = bed.config, bed.n_rows, bed.config.head_dim
     inputs, x = bed.normed(layer)
     rows = bed.rows()
-    table = [row.pages.tables[bed.kernel.kv.group_of(layer)] for row in rows]
     for pool in bed.kernel.kv.layer(layer):
         pool.fill_(float("nan"))
     bed.run(f"L{layer}.qkv", inputs, rows)
@@ -86,16 +85,18 @@ def _qkv(bed: Bed, layer: int) -> None:
         q, k = (_rotated(config, part, rows) for part in (q, k))
     scale = config.attn_scale * 1.4426950408889634
     close(bed.bf16("q", layer, *q.shape), q * scale, 6e-3)
+    tables = [row.pages.tables[bed.kernel.kv.group_of(layer)] for row in rows]
+    places = [(t[row.position // PAGE_TOKENS], row.position % PAGE_TOKENS) for t, row in zip(tables, rows, strict=True)]
     for name, wanted, pool, is_value in zip(
         ("k_new", "v_new"), (k[:, :, 0], v), bed.kernel.kv.layer(layer), (False, True), strict=True
     ):
         ours = bed.floats(name, layer, n, config.n_kv_heads, dims)
         close(ours, wanted, 6e-3)
-        for r, row in enumerate(rows):
-            stored = read_tokens(FRAGMENT_PAGES, pool, table[r], 0, len(table[r]) * PAGE_TOKENS, is_value=is_value)
-            written = ~stored.isnan().flatten(1).any(1)
-            assert written.nonzero().flatten().tolist() == [row.position], f"{name}: other tokens were written"
-            assert torch.equal(stored[row.position].float(), ours[r])
+        stored = FRAGMENT_PAGES.load(pool, torch.arange(len(pool), device=pool.device), is_value=is_value)
+        written = (~stored.isnan()).flatten(2).any(2).nonzero()  # (page, token) of every token that is not poison
+        assert sorted(map(tuple, written.tolist())) == sorted(places), f"{name}: other tokens were written"
+        at = torch.tensor(places, device=stored.device)
+        assert torch.equal(stored[at[:, 0], at[:, 1]].float(), ours), f"{name}: the page holds something else"
     release(rows)
 
 
@@ -192,30 +193,40 @@ def _attention(bed: Bed, layer: int) -> None:
     assert (found[..., 1] == bed.kernel.n_steps * 256 + layer).all(), "part: unset"
     values = np.ascontiguousarray(found[..., 0]).view(np.float32)
     ours = torch.from_numpy(values).view(bed.n_rows, groups, n_splits, heads, dims + 2).to(bed.kernel.device)
-    for r, row in enumerate(rows):
-        k, v = kept[r]
-        first = max(0, row.position - config.window + 1) if config.layers[layer].sliding else 0
-        first_page = first // PAGE_TOKENS
-        n_pages = row.position // PAGE_TOKENS - first_page + 1
-        for split in range(n_splits):
-            begin, end = (first_page + n_pages * s // n_splits for s in (split, split + 1))
-            keys = slice(max(first, begin * PAGE_TOKENS), min(row.position, end * PAGE_TOKENS))
-            _check_part(ours[r, :, split], q[r].float(), k[keys].float(), v[keys].float())
+    wanted = [_parts(bed, layer, row, n_splits, q[r].float(), *kept[r]) for r, row in enumerate(rows)]
+    o, m, total = (torch.stack(parts) for parts in zip(*wanted, strict=True))  # (R, G, S, N, C), (R, G, S, N) twice
+    empty = total == 0
+    assert torch.equal(ours[..., -1] == 0, empty), "other splits are empty"
+    assert torch.equal(ours[..., -2].isneginf(), empty)
+    split_close(ours[..., :-2], o, 8e-3)
+    split_close(ours[..., -2].masked_fill(empty, 0.0), m.masked_fill(empty, 0.0), 1e-4)
+    split_close(ours[..., -1], total, 1e-3)
     release(rows)
 
 
-def _check_part(ours: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """ours (G, N, C + 2): o, m, l of queries (G, N, C) over keys and values (S, G, C)."""
-    o, m, total = ours[..., :-2], ours[..., -2], ours[..., -1]
-    if not len(k):
-        assert (o == 0).all() and m.isneginf().all() and (total == 0).all()
-        return
-    scores = torch.einsum("gnc,sgc->gns", q, k)
-    top = scores.amax(-1)
-    weights = torch.exp2(scores - top[..., None])
-    close(m, top, 1e-4)
-    close(total, weights.sum(-1), 1e-3)
-    close(o, torch.einsum("gns,sgc->gnc", weights, v), 8e-3)
+def split_close(ours: torch.Tensor, wanted: torch.Tensor, relative: float) -> None:
+    """`close` for each split of each row: (R, G, S, …)."""
+    distance, norm = (x.unsqueeze(-1).flatten(3).pow(2).sum((1, 3)).sqrt() for x in (ours - wanted, wanted))
+    assert bool((distance <= relative * norm).all()), f"relative distances {(distance / norm).tolist()}"
+
+
+def _parts(
+    bed: Bed, layer: int, row: Row, n_splits: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """o (G, S, N, C), m and l (G, S, N) of queries (G, N, C) over the splits of keys and values (T, G, C)."""
+    config = bed.config
+    first = max(0, row.position - config.window + 1) if config.layers[layer].sliding else 0
+    first_page = first // PAGE_TOKENS
+    n_pages = row.position // PAGE_TOKENS - first_page + 1
+    ends = [(first_page + n_pages * (s + 1) // n_splits) * PAGE_TOKENS for s in range(n_splits)]
+    keys = torch.arange(first, row.position, device=q.device)
+    split = torch.searchsorted(torch.tensor(ends, device=q.device), keys, right=True)
+    member = torch.nn.functional.one_hot(split, n_splits).T.bool()  # (S, keys)
+    scores = torch.einsum("gnc,tgc->gnt", q, k[first : row.position].float())
+    each = scores[:, None].masked_fill(~member[None, :, None], -torch.inf)  # (G, S, N, keys)
+    top = each.amax(-1) if len(keys) else each.new_full(each.shape[:-1], -torch.inf)
+    weights = torch.exp2(each - top[..., None].nan_to_num(neginf=0.0))
+    return torch.einsum("gsnt,tgc->gsnc", weights, v[first : row.position].float()), top, weights.sum(-1)
 
 
 def _fill_pages(bed: Bed, layer: int, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
@@ -263,13 +274,15 @@ class Routed:
     ids: torch.Tensor
     scores: torch.Tensor
 
-    def expert(self, pair: int) -> int:
-        """Of pair row * T + slot."""
-        return int(self.ids.view(-1)[pair])
+    @property
+    def experts(self) -> list[int]:
+        """Of every pair row * T + slot."""
+        return self.ids.flatten().tolist()
 
     def grouped(self) -> list[int]:
         """Pairs in the order in which the experts' rows lie."""
-        return sorted(range(self.ids.numel()), key=lambda pair: (self.expert(pair), pair))
+        experts = self.experts
+        return sorted(range(len(experts)), key=lambda pair: (experts[pair], pair))
 
 
 def _routed(bed: Bed) -> Routed:
@@ -343,16 +356,16 @@ def moe_upgate_act_drain(bed: Bed) -> None:
     bed.run("L1.upgate", routed.inputs | inputs)
     bank = bed.matrix(bed.kernel.model.layers[EXPERTS].upgate)
     scores = routed.scores.view(-1)
-    wanted = torch.empty(len(order), width, device=x.device)
+    wanted, experts = torch.empty(len(order), width, device=x.device), routed.experts
     for i, pair in enumerate(order):
-        wanted[pair] = _hidden_units(bank[routed.expert(pair)], x[i]) * scores[pair]
+        wanted[pair] = _hidden_units(bank[experts[pair]], x[i]) * scores[pair]
     close(bed.bf16("ffn", EXPERTS, len(order), width), wanted, 6e-3)
 
 
 def _down(bed: Bed, routed: Routed, hidden: torch.Tensor) -> torch.Tensor:
     """(R, T, D) of hidden units (R T, F)."""
     bank = bed.matrix(bed.kernel.model.layers[EXPERTS].down)
-    products = [bank[routed.expert(pair)].float() @ hidden[pair].float() for pair in range(len(hidden))]
+    products = [bank[expert].float() @ hidden[pair].float() for pair, expert in enumerate(routed.experts)]
     return torch.stack(products).view(bed.n_rows, -1, bed.config.hidden)
 
 
