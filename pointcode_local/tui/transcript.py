@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from pointcode_local.tui.scrolling import GrowingScroll
-from pointcode_local.tui.story import Record, ToolRecord
+from pointcode_local.tui.story import NoticeRecord, Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
 MOUNTED_AT_OPEN = 30
@@ -93,7 +93,8 @@ class Transcript(GrowingScroll, can_focus=False):
             record = self._records[at]
             view = make_view(record)
             before_it = self._records[at - 1] if at else None
-            view.set_class(isinstance(record, ToolRecord) and isinstance(before_it, ToolRecord), "follows-tool")
+            is_joined = type(record) is type(before_it) and isinstance(record, ToolRecord | NoticeRecord)
+            view.set_class(is_joined, "joined")
             if self._all_unfolded and isinstance(view, Foldable):
                 view.set_unfolded(True)
             self._views[id(record)] = view

@@ -9,7 +9,7 @@ from pointcode_local.complete import MODE_MEANING
 from pointcode_local.frontend import HostInfo
 from pointcode_local.render import one_line
 
-NARROW_BELOW = 60  # cells
+NARROW_BELOW = 70  # cells
 _EXAMPLES = (
     "Explain how this project is laid out",
     "Find where the settings are read and add a --verbose flag",
