@@ -17,7 +17,8 @@ from .chat import ConversationIds
 from .chat_formats import ChatFormat, Mark, format_of, opens_reasoning, reasoning_end_id
 from .chat_parse import ReplyParser
 from .engine import Engine
-from .errors import RequestError
+from .errors import ContextOverflow, RequestError
+from .logprobs import token_logprob
 from .model_files import ModelFiles, open_model
 from .parts import EngineOptions, model_name
 from .recommended import recommended_sampling
@@ -97,9 +98,21 @@ class LocalChatModel:
 
     async def _prompt_of(self, request: ChatRequest) -> list[int]:
         """A long conversation is tokenised on another thread: the event loop has other streams to deliver."""
-        if sum(len(message.content) for message in request.messages) < _LONG_CHARS:
+        n_chars = sum(len(message.content) for message in request.messages)
+        self.check_length(n_chars)
+        if n_chars < _LONG_CHARS:
             return self.prompt_ids(request.messages, request.tools)
         return await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
+
+    def check_length(self, n_chars: int) -> None:
+        """Raises ContextOverflow for a text so long that it need not be tokenised to know that it does not fit."""
+        least = n_chars // self.files.tokenizer.longest_token_bytes
+        if least >= self.context_tokens:
+            raise ContextOverflow(
+                f"the prompt has at least {least} tokens, but the context holds {self.context_tokens} with the answer",
+                prompt_tokens=least,
+                context_tokens=self.context_tokens,
+            )
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """Prompt length in tokens."""
@@ -381,14 +394,6 @@ class _Reply:
             case _:
                 pass
         return [delta]
-
-
-def token_logprob(tokenizer: Tokenizer, token: int, values: Mapping[int, float], n_top: int) -> TokenLogprob:
-    """`values` of the engine as bytes and the `n_top` most likely tokens."""
-    best = sorted(values.items(), key=lambda item: (-item[1], item[0]))[:n_top]
-    return TokenLogprob(
-        tokenizer.token_bytes(token), values[token], tuple((tokenizer.token_bytes(i), value) for i, value in best)
-    )
 
 
 def _marker_text(form: ChatFormat, mark: Mark) -> str:

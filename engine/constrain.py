@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDLE_WAIT_S = 5.0
+_MAX_SCHEMA_CHARS = 65_536  # compiling takes seconds from there on
 _RECENT = 32  # output tokens that a question holds at most (kMaxRecent)
 # One space, or a new line with its indent: without a bound a small model can write white space for ever.
 _JSON_WHITESPACE = {"whitespace_pattern": r"(\n {0,16}| )?"}
@@ -88,7 +89,10 @@ class GrammarFactory:
         """Why no text can be held to this JSON schema; "" when it can be."""
         from llguidance import LLMatcher
 
-        source = _to_lark(Grammar("json_schema", json.dumps(schema)))
+        try:
+            source = _to_lark(Grammar("json_schema", json.dumps(schema)))
+        except RequestError as error:
+            return str(error)
         return LLMatcher.validate_grammar(source, self._llg_tokenizer())
 
     def _watch(self, trigger: bytes) -> np.ndarray:
@@ -298,7 +302,12 @@ def json_rule(name: str, schema: Mapping[str, Any]) -> str:
     if not isinstance(options, dict):
         raise RequestError("x-guidance in a JSON schema must be an object")
     bounded = {**schema, "x-guidance": {**_JSON_WHITESPACE, **cast("dict[str, Any]", options)}}
-    return f"{name}: %json {json.dumps(bounded)}"
+    source = json.dumps(bounded)
+    if len(source) > _MAX_SCHEMA_CHARS:
+        raise RequestError(
+            f"a JSON schema of {len(source):,} characters is too large; {_MAX_SCHEMA_CHARS:,} is the most"
+        )
+    return f"{name}: %json {source}"
 
 
 def _first_problem(matcher: LLMatcher) -> str:

@@ -24,6 +24,7 @@ class Tokenizer:
     def __init__(self, vocabulary: BpeVocabulary) -> None:
         self._plain = vocabulary.plain
         self._bytes = vocabulary.token_bytes
+        self.longest_token_bytes = max(1, *map(len, self._bytes))
         self.markers: Mapping[str, int] = vocabulary.markers
         self.control_ids = vocabulary.control
         self.bos_token = vocabulary.bos_token

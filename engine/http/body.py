@@ -12,6 +12,7 @@ from .errors import ApiError, invalid
 
 MAX_DEPTH = 100  # of a body; whatever walks it later has no deep stack
 _BIGGEST = 2**63 - 1
+_MAX_TEXT_CHARS = 1000  # of a stop string: it is looked for at every token
 _LARGEST = sys.float_info.max
 
 
@@ -146,7 +147,7 @@ class Body:
         return None if value is None else self._typed(name, value, dict, "an object")
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
-        """A string or a list of at most `most` strings, none of them empty."""
+        """A string or a list of at most `most` short strings, none of them empty."""
         value = self.take(name)
         found: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
         if len(found) > most:
@@ -154,8 +155,8 @@ class Body:
         return tuple(self._filled(name, item) for item in found)
 
     def _filled(self, name: str, value: Any) -> str:
-        if not isinstance(value, str) or not value:
-            raise invalid(self.path(name), f"must be strings that are not empty, not {_shown(value)}")
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT_CHARS:
+            raise invalid(self.path(name), f"must be strings of 1 to {_MAX_TEXT_CHARS} characters, not {_shown(value)}")
         return value
 
     def _typed(self, name: str, value: Any, kind: type, words: str) -> Any:

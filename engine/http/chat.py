@@ -27,7 +27,7 @@ from .answers import JsonAnswer
 from .chat_request import ChatCall, read_chat
 from .choices import Choice, merged
 from .errors import ApiError
-from .handler import first_of, openai_failed, read_body
+from .handler import first_of, openai_failed, read_request
 from .sse import EventStream, event, unless_gone
 from .state import Served, priority_of, served
 
@@ -35,7 +35,7 @@ from .state import Served, priority_of, served
 async def chat_completions(request: Request) -> Response:
     """Answers POST /v1/chat/completions."""
     state = served(request)
-    call = read_chat(await read_body(request), state, priority_of(request))
+    call = await read_request(request, lambda body: read_chat(body, state, priority_of(request)))
     replies = merged([state.reply(call.of_choice(i)) for i in range(call.n)])
     if not call.stream:
         return JsonAnswer(await unless_gone(request.receive, _whole(replies, call, state)))

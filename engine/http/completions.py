@@ -19,7 +19,7 @@ from .chat import raise_failure, usage_of
 from .chat_request import accept_bookkeeping, read_stream
 from .choices import Choice, merged
 from .errors import invalid
-from .handler import first_of, openai_failed, read_body
+from .handler import first_of, openai_failed, read_request
 from .sampling import MAX_LOGPROBS, read_sampling, reseeded
 from .sse import EventStream, event, unless_gone
 from .state import Served, priority_of, served
@@ -46,7 +46,7 @@ class _Call:
 async def completions(request: HttpRequest) -> Response:
     """Answers POST /v1/completions."""
     state = served(request)
-    call = _read(await read_body(request), state, priority_of(request))
+    call = await read_request(request, lambda body: _read(body, state, priority_of(request)))
     n_top = call.n_logprobs or 0
     replies = merged([state.counted(complete(state.model, r, call.stop, n_top)) for r in call.requests])
     if not call.stream:
@@ -106,6 +106,7 @@ def _prompts(body: Body, state: Served) -> list[tuple[int, ...]]:
 
 def _ids(item: Any, state: Served) -> tuple[int, ...]:
     if isinstance(item, str):
+        state.model.check_length(len(item))
         ids = tuple(state.model.files.tokenizer.encode(item))
     elif isinstance(item, list):
         ids = token_ids(cast("list[Any]", item), state.model.engine.vocab, "prompt")

@@ -22,6 +22,7 @@ from .state import served
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_LARGE_BYTES = 32_768  # of a body
 _GONE = 499  # nobody reads it; it is what the metrics count
 
 
@@ -64,15 +65,25 @@ async def not_found(request: Request, error: Exception) -> Response:
     return refusal(request, ApiError(status, f"{request.method} {request.url.path}: {what} here", code="unknown_url"))
 
 
-async def read_body(request: Request) -> Body:
-    """The JSON object that was sent; a client that does not go on sending it is not waited for."""
+async def read_request(request: Request, read: Callable[[Body], _T]) -> _T:
+    """What `read` makes of the JSON object that was sent.
+
+    A large one is read on another thread: it may hold megabytes of text, and the event loop has streams to deliver.
+    """
+    data = await _received(request)
+    if len(data) <= _LARGE_BYTES:
+        return read(Body(load_object(data)))
+    return await asyncio.to_thread(lambda: read(Body(load_object(data))))
+
+
+async def _received(request: Request) -> bytes:
+    """The body; a client that does not go on sending it is not waited for."""
     limit_s = served(request).options.limits.receive_timeout_s
     try:
         async with asyncio.timeout(limit_s):
-            data = await request.body()
+            return await request.body()
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {limit_s:g} s", code="timeout") from None
-    return Body(load_object(data))
 
 
 def of_stream(error: Exception) -> ApiError:

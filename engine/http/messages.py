@@ -23,9 +23,10 @@ from ..types import (
     Usage,
 )
 from .answers import JsonAnswer
+from .body import Body
 from .chat import raise_failure
 from .errors import anthropic_body
-from .handler import first_of, of_stream, read_body
+from .handler import first_of, of_stream, read_request
 from .messages_request import read_conversation, read_message_request
 from .sse import EventStream, event, unless_gone
 from .state import priority_of, served
@@ -36,7 +37,8 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"
 async def messages(request: Request) -> Response:
     """Answers POST /v1/messages."""
     state = served(request)
-    chat, stream = read_message_request(await read_body(request), state, priority_of(request))
+    priority = priority_of(request)
+    chat, stream = await read_request(request, lambda body: read_message_request(body, state, priority))
     deltas, reply = state.reply(chat), _Reply(state.model.name)
     if not stream:
         return JsonAnswer(await unless_gone(request.receive, _whole(deltas, reply)))
@@ -46,10 +48,14 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """Answers POST /v1/messages/count_tokens."""
-    state, body = served(request), await read_body(request)
-    talk = read_conversation(body, state)
-    body.finish()
-    return JsonAnswer({"input_tokens": state.model.count_tokens(talk.messages, talk.tools)})
+    state = served(request)
+
+    def counted(body: Body) -> int:
+        talk = read_conversation(body, state)
+        body.finish()
+        return state.model.count_tokens(talk.messages, talk.tools)
+
+    return JsonAnswer({"input_tokens": await read_request(request, counted)})
 
 
 class _Reply:

@@ -15,7 +15,7 @@ from ..types import ChatDelta, ChatFinished, PrefillProgress
 from .answers import JsonAnswer
 from .chat import raise_failure
 from .errors import ApiError, openai_body
-from .handler import first_of, of_stream, read_body
+from .handler import first_of, of_stream, read_request
 from .responses_items import Items
 from .responses_request import ResponseCall, read_response
 from .responses_store import StoredResponse
@@ -26,7 +26,7 @@ from .state import Served, priority_of, served
 async def responses(request: Request) -> Response:
     """Answers POST /v1/responses."""
     state = served(request)
-    call = read_response(await read_body(request), state, priority_of(request))
+    call = await read_request(request, lambda body: read_response(body, state, priority_of(request)))
     deltas, reply = state.reply(call.chat), _Reply(call, state)
     if not call.stream:
         return JsonAnswer(await unless_gone(request.receive, _whole(deltas, reply)))

@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from ..chat_model import LocalChatModel, token_logprob
+from ..chat_model import LocalChatModel
+from ..logprobs import token_logprob
 from ..stops import StopMatcher
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..types import AnswerText, ChatDelta, ChatFinished, PrefillProgress, Request, StreamFinished, TokenLogprob, Usage

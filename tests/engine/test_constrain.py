@@ -231,3 +231,10 @@ def test_an_output_that_cannot_be_held_any_more_ends_instead_of_running_free(fac
     assert allowed(writer.mask(*b"x")) == {b"<eos>"}  # as if the grammar had become too complex
     assert writer.state.problem
     assert allowed(writer.mask(*b"y")) == {b"<eos>"}
+
+
+def test_a_schema_that_would_take_seconds_to_compile_is_refused(factory: GrammarFactory) -> None:
+    large = {"type": "object", "properties": {f"v{i}": {"type": "string"} for i in range(5000)}}
+    with pytest.raises(RequestError, match="too large"):
+        factory.compile(Grammar("json_schema", json.dumps(large)), [EOS])
+    assert "too large" in factory.problem_of(large)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from pointcode_local.engine.chat_model import LocalChatModel
+from pointcode_local.engine.http import handler
 
 from .kit import HELLO, Asked
 
@@ -124,3 +126,41 @@ def test_tokenize_counts_a_conversation_as_the_chat_route_does(asked: Asked) -> 
     assert asked.post("/detokenize", tokens=[0, 320])[0] == 400
     assert asked.post("/tokenize")[1]["error"]["param"] == "prompt"
     assert asked.post("/tokenize", prompt="x", messages=HELLO)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hello world " * 200_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello world " * 200_000}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello world " * 200_000}], "max_tokens": 1}),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    asked: Asked, model: LocalChatModel, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(model.files.tokenizer, "encode", lambda text: pytest.fail("tokenised"))
+    status, answer = asked.post(path, **body)
+    assert status == 400
+    assert "the context holds 4096" in answer["error"]["message"]
+
+
+def test_a_large_request_is_read_beside_the_event_loop(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    read = handler.load_object
+
+    def noted(data: bytes) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return read(data)
+
+    monkeypatch.setattr(handler, "load_object", noted)
+    for n, is_beside in ((10, False), (20_000, True)):
+        status, _ = asked.post("/v1/completions", prompt=[40] * n, max_tokens=1)
+        assert status == (400 if is_beside else 200)
+        assert (threads.pop() is not threading.main_thread()) == is_beside
+
+
+@pytest.mark.parametrize("stop", ["a" * 1001, ["x", "y" * 5000]])
+def test_a_stop_string_of_pages_is_refused(asked: Asked, stop: Any) -> None:
+    status, body = asked.post("/v1/completions", prompt="x", stop=stop)
+    assert (status, body["error"]["param"]) == (400, "stop")
