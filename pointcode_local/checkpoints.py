@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-MAX_FILE_BYTES = 64 * 1024 * 1024
+from pointcode_local.tools.regular import MAX_CHANGED_BYTES, read_regular
+
 _Kind = Literal["before", "after", "undone", "redone"]
 
 
@@ -63,8 +64,8 @@ class Checkpoints:
     def before(self, turn: int, paths: Iterable[Path]) -> None:
         """Keep the present bytes of `paths`, before a call changes them; the first state in a turn counts."""
         for path in paths:
-            if path.exists() and (not path.is_file() or path.stat().st_size > MAX_FILE_BYTES):
-                continue  # a pipe must not even be opened
+            if path.exists() and not _can_be_kept(path):
+                continue
             data = self._read(path) if path.exists() else None
             mode = stat.S_IMODE(path.stat().st_mode) if data is not None else 0
             self._note(turn, "before", path, self._keep(data), mode)
@@ -72,7 +73,7 @@ class Checkpoints:
     def after(self, turn: int, paths: Iterable[Path]) -> None:
         """Note how a call left `paths`."""
         for path in paths:
-            if path.is_file() or not path.exists():
+            if not path.exists() or _can_be_kept(path):
                 self._note(turn, "after", path, _hash(_bytes(path)), 0)
 
     def last_turn(self) -> int:
@@ -147,6 +148,8 @@ class Checkpoints:
 
     def _restore(self, move: _Move) -> bool:
         path = move.path
+        if path.exists() and not _can_be_kept(path):
+            return False
         present = _bytes(path)
         if _hash(present) != move.now or not (move.then == "" or (self.folder / move.then).exists()):
             return False
@@ -188,9 +191,14 @@ class Checkpoints:
         return records
 
 
+def _can_be_kept(path: Path) -> bool:
+    """A regular file of a size that is no trouble: a pipe must not even be opened."""
+    return path.is_file() and path.stat().st_size <= MAX_CHANGED_BYTES
+
+
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError:
         return None
 

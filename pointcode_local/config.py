@@ -16,11 +16,14 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers
+from pointcode_local.tools.regular import read_regular
 
+MAX_BYTES = 1 << 20  # of a settings file
 PROJECT_FILE = Path(".pointcode", "config.toml")
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
@@ -147,10 +150,11 @@ def load_settings(
 
     `check_rule` says what is wrong with a permission rule, "" when nothing is. Raises ConfigError.
     """
-    settings = _add_file(Settings(), places.user_file, "user file", check_rule, trusted=True)
+    settings = _add_file(Settings(), places.user_file, "user file", check_rule, trusted=lambda _: True)
     project = find_project_file(cwd, places)
     if project is not None:
-        settings = _add_file(settings, project, "project file", check_rule, trusted=is_trusted(project, places))
+        trusted = partial(_is_known, project, places)
+        settings = _add_file(settings, project, "project file", check_rule, trusted=trusted)
     for variable, name in _ENVIRONMENT.items():
         if environment.get(variable):
             settings = _set(settings, name, environment[variable], variable)
@@ -176,8 +180,9 @@ def _set(settings: Settings, name: str, value: Any, origin: str) -> Settings:
 
 
 def _add_file(
-    settings: Settings, path: Path, label: str, check_rule: Callable[[str], str], *, trusted: bool
+    settings: Settings, path: Path, label: str, check_rule: Callable[[str], str], *, trusted: Callable[[bytes], bool]
 ) -> Settings:
+    """Judges and parses the same bytes: the file may be another one a moment later."""
     data = _read(path)
     if data is None:
         return settings
@@ -185,7 +190,7 @@ def _add_file(
     for name, value in _flatten(_parse(path, data), path, text).items():
         key = _BY_NAME[name]
         checked = _checked(key, value, path, text, check_rule)
-        if key.needs_trust and not trusted:
+        if key.needs_trust and not trusted(data):
             note = f"{path}: {name} is ignored until you run `pointcode config trust` in this project"
             settings = replace(settings, ignored=(*settings.ignored, note))
             continue
@@ -198,7 +203,7 @@ def _add_file(
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -298,19 +303,19 @@ def _a(kind: type) -> str:
 
 
 # ----------------------------------------------------------------------------------------------- trust
-def digest_of(path: Path) -> str:
-    """sha256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def is_trusted(path: Path, places: Places) -> bool:
-    """Whether the person has trusted exactly these bytes of this file."""
-    return _trusted(places).get(str(path.resolve())) == digest_of(path)
+    """Whether the person has trusted exactly the present bytes of this file."""
+    data = _read(path)
+    return data is not None and _is_known(path, places, data)
+
+
+def _is_known(path: Path, places: Places, data: bytes) -> bool:
+    return _trusted(places).get(str(path.resolve())) == hashlib.sha256(data).hexdigest()
 
 
 def trust(path: Path, places: Places) -> None:
     """Trust the present bytes of a project's file."""
-    known = {**_trusted(places), str(path.resolve()): digest_of(path)}
+    known = {**_trusted(places), str(path.resolve()): hashlib.sha256(_read(path) or b"").hexdigest()}
     places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = places.trust_file.with_suffix(".partial")
     partial.write_text(json.dumps(known, indent=1) + "\n")

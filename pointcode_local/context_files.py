@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from pointcode_local.events import ContextAdded
+from pointcode_local.tools.filetext import show_name
+from pointcode_local.tools.regular import read_regular
+from pointcode_local.tools.secrets import is_secret
 
 MAX_RULES_BYTES = 32 * 1024
 MAX_MENTION_BYTES = 64 * 1024
@@ -23,8 +27,10 @@ def rules(cwd: Path, home: Path | None = None) -> list[ContextAdded]:
 
     Together they take at most MAX_RULES_BYTES: the deepest is kept whole first, then the next one up.
     """
-    paths = [folder / "AGENTS.md" for folder in (*([home] if home else []), *_folders(cwd))]
-    texts = [(path, text) for path in paths if (text := _text(path))]
+    folders = _folders(cwd)
+    texts = [(home / "AGENTS.md", _text(home / "AGENTS.md"))] if home else []
+    texts += [(folder / "AGENTS.md", _text(folder / "AGENTS.md", within=folders[0])) for folder in folders]
+    texts = [(path, text) for path, text in texts if text]
     left = MAX_RULES_BYTES
     kept: list[ContextAdded] = []
     for path, text in reversed(texts):
@@ -46,11 +52,16 @@ def _folders(cwd: Path) -> list[Path]:
     return chain[: root + 1][::-1]
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, within: Path | None = None) -> str:
+    """Of a project's file only what it may say to any model: a link out of the repository or to a secret is no rule."""
+    real = Path(os.path.realpath(path))
+    if within is not None and (not real.is_relative_to(os.path.realpath(within)) or is_secret(real)):
+        return ""
     try:
-        return path.read_bytes().decode("utf-8", "replace").strip() if path.is_file() else ""
+        data = read_regular(real, MAX_RULES_BYTES * 4)
     except OSError:
         return ""
+    return "" if b"\0" in data[:8192] else data.decode("utf-8", "replace").strip()
 
 
 def environment(cwd: Path, mode: str, *, small_model: bool = False) -> ContextAdded:
@@ -97,14 +108,16 @@ def _existing(written: str, cwd: Path) -> Path | None:
 
 
 def _attachment(path: Path, written: str) -> str:
-    if path.is_dir():
-        names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in path.iterdir())
-        return f"[@{written} is a folder]\n" + "\n".join(names[:200])
+    try:
+        if path.is_dir():
+            names = sorted(show_name(entry.name) + ("/" if entry.is_dir() else "") for entry in path.iterdir())
+            return f"[@{written} is a folder]\n" + "\n".join(names[:200])
+    except OSError as error:
+        return f"[@{written} cannot be listed: {error.strerror}]"
     if path.suffix.lower() in _IMAGE_SUFFIXES:
         return f"[@{written} is an image; this model reads text only]"
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MENTION_BYTES + 1)
+        data = read_regular(path, MAX_MENTION_BYTES + 1)
     except OSError as error:
         return f"[@{written} cannot be read: {error.strerror}]"
     if b"\0" in data[:8192]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pointcode_local.complete import COMMANDS, SlashCommand
+from pointcode_local.tools.regular import read_regular
 
 MAX_BYTES = 64 * 1024
 MAX_COMMANDS = 100
@@ -74,7 +75,7 @@ def _text(path: Path) -> str:
         info = path.lstat()
         if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
             return ""
-        return path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").removeprefix("\ufeff")
+        return read_regular(path, MAX_BYTES).decode("utf-8", "replace").replace("\r\n", "\n").removeprefix("\ufeff")
     except OSError:
         return ""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
 from pointcode_local.tools.languages import language_of
+from pointcode_local.tools.regular import read_regular
 from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults
 from pointcode_local.tools.walk import files
 
@@ -49,9 +50,10 @@ class Files:
         """The file's text with `\\n` line endings; None when it is no text, too large, or not to be read."""
         path = self._root / name
         try:
-            if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES or not self._may_read(path):
+            if not self._may_read(path):
                 return None
-            return decode(path.read_bytes()).text.replace("\r\n", "\n")
+            data = read_regular(path, MAX_FILE_BYTES + 1)
+            return decode(data).text.replace("\r\n", "\n") if len(data) <= MAX_FILE_BYTES else None
         except (OSError, ToolError):
             return None
 

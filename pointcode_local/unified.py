@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from pointcode_local.events import FileDiff
+from pointcode_local.tools.regular import read_regular
 
 MAX_BYTES = 1 << 20
 
@@ -13,7 +14,7 @@ MAX_BYTES = 1 << 20
 def file_change(name: str, before: bytes | None, path: Path) -> FileDiff | None:
     """From `before` (None: there was no file) to what is at `path` now; None when they are equal."""
     try:
-        after: bytes | None = path.read_bytes()
+        after: bytes | None = read_regular(path)
     except OSError:
         after = None
     if before == after:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .base import FileChange, ToolError
+from .regular import MAX_CHANGED_BYTES
 
 
 class Files(Protocol):
@@ -85,6 +86,8 @@ def require_writable(path: Path) -> None:
         raise ToolError(f"{path} is a folder")
     if not stat.S_ISREG(info.st_mode):
         raise ToolError(f"{path} is not a regular file")
+    if info.st_size > MAX_CHANGED_BYTES:
+        raise ToolError(f"{path} has {info.st_size:,} bytes, too large to be changed by a tool; use shell")
     if not info.st_mode & 0o222 or not os.access(path, os.W_OK):
         raise ToolError(f"{path} is read-only (mode {stat.S_IMODE(info.st_mode):04o}); it was not changed")
 

@@ -225,6 +225,13 @@ def visible(text: str) -> str:
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
+def show_name(name: str) -> str:
+    """A file name on one line: control characters are written as escapes, stray bytes replaced."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else ("\ufffd" if "\ud800" <= c <= "\udfff" else repr(c)[1:-1]) for c in name)
+
+
 def without_ending(line: str) -> str:
     """`line` without a final `\\n` or `\\r\\n`."""
     if line.endswith("\r\n"):

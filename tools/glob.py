@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .filetext import show_name
 from .globbing import compile_glob, fixed_part
 from .walk import files
 from .workspace import Place, Workspace
@@ -93,10 +94,3 @@ def require_folder(place: Place) -> None:
 def shown_path(base: Place, name: str) -> str:
     """How an entry below `base` is shown: relative to the workspace when inside it."""
     return name if base.name == "." else str(Path(base.name) / name)
-
-
-def show_name(name: str) -> str:
-    """A file name on one line: control characters are written as escapes, stray bytes replaced."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else ("\ufffd" if "\ud800" <= c <= "\udfff" else repr(c)[1:-1]) for c in name)

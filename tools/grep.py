@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
-from .glob import show_name, shown_path
+from .filetext import show_name
+from .glob import shown_path
 from .globbing import compile_glob
 from .search import FileHits, Hit, Query, search_files
 from .walk import files

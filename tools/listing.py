@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
-from .glob import require_folder, show_name
+from .filetext import show_name
+from .glob import require_folder
 from .walk import Entry, walk
 from .workspace import Workspace
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .guarded_text import BLANK, GuardedText
+from .regular import read_regular
 from .workspace import Workspace
 
 MIN_CHARS = 10
@@ -67,9 +68,8 @@ def _values_below(workspace: Workspace) -> set[str]:
 
 def _read(path: Path) -> str:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
-            return ""
-        return path.read_bytes().decode("utf-8", "replace")
+        data = read_regular(path, MAX_FILE_BYTES + 1)
+        return data.decode("utf-8", "replace") if len(data) <= MAX_FILE_BYTES else ""
     except OSError:
         return ""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .languages import is_source, language_of
+from .regular import read_regular
 
 # What only a change needs (tree-sitter, NumPy, pathspec) is imported then: that nothing changed is known in 0.1 s.
 VERSION = 1
@@ -143,7 +144,7 @@ def _tag_file(path: Path) -> _Record:
 
     language = language_of(path)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_FILE_BYTES)
     except OSError:
         return [], {}
     if language not in TAGGED or b"\0" in data[:4096]:

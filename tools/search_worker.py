@@ -11,6 +11,7 @@ from typing import Any
 
 from .base import ToolError, describe_os_error
 from .filetext import FileText, decode, visible
+from .regular import read_regular
 from .search import MAX_KEPT_CHARS, MAX_MATCHES_PER_FILE, Query, compile_query
 
 MAX_BYTES = 256 << 20
@@ -32,7 +33,7 @@ def _answers(path: Path, regex: re.Pattern[str], fixed: str | None, context: int
         if path.stat().st_size > MAX_BYTES:
             yield {"problem": f"{path} is too large to search"}
             return
-        file = decode(path.read_bytes())
+        file = decode(read_regular(path))
     except ToolError:
         return  # a binary file holds no lines
     except OSError as error:

@@ -6,13 +6,23 @@ Symlinked folders are not entered, so loops cannot happen. One order: by name, f
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from .regular import read_regular
+
 IGNORE_FILES = (".gitignore", ".ignore", ".rgignore")
+MAX_RULES_BYTES = 1 << 20  # of one ignore file
+MAX_RULES = 5_000
+MAX_RULE_CHARS = 1_000
+MAX_DEEP_STARS = 3  # `**`
+MAX_TRIES = 200_000
 ALWAYS_SKIPPED = frozenset({".git", ".hg", ".svn", ".jj"})
 
 
@@ -40,7 +50,9 @@ class _Rules:
         and as in git the rule that brings a folder back says nothing of what it holds.
         """
         for pattern in reversed(self.spec.patterns):
-            found = None if pattern.include is None else pattern.match_file(relative)
+            if pattern.include is None or _takes_long(str(pattern.pattern), relative):
+                continue
+            found = pattern.match_file(relative)
             if found is None:
                 continue
             is_below = found.match.groupdict().get("ps_d") is not None and found.match.end() < len(relative)
@@ -74,15 +86,35 @@ class IgnoreChain:
 
 
 def _load(path: str) -> GitIgnoreSpec | None:
+    """The rules of a file. As in git a link is none: what it leads to was not written for this folder."""
     try:
-        text = Path(path).read_bytes().decode("utf-8", "replace")
+        if os.path.islink(path):  # noqa: PTH114 - hot path
+            return None
+        text = read_regular(path, MAX_RULES_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
-    lines = [line for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n") if line.strip()]
+    lines = [line for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n") if _is_rule(line)]
+    del lines[MAX_RULES:]
     try:
         return GitIgnoreSpec.from_lines(lines) if lines else None
     except ValueError:
         return GitIgnoreSpec.from_lines([line for line in lines if _is_valid(line)])
+
+
+def _is_rule(line: str) -> bool:
+    return bool(line.strip()) and len(line) <= MAX_RULE_CHARS and line.count("**") <= MAX_DEEP_STARS
+
+
+@lru_cache(maxsize=4096)
+def _n_stars(rule: str) -> int:
+    """The most stars that stand within one name of a rule."""
+    return max(re.sub(r"\*+", "*", part).count("*") for part in rule.split("/"))
+
+
+def _takes_long(rule: str, relative: str) -> bool:
+    """Trying a rule can take as many steps as there are ways to lay its stars: some are made to keep a search busy."""
+    n_stars = _n_stars(rule)
+    return n_stars > 2 and comb(max(map(len, relative.split("/"))), n_stars) > MAX_TRIES
 
 
 def _is_valid(line: str) -> bool:

@@ -143,3 +143,18 @@ def test_a_pipe_in_the_place_of_a_file_is_passed_over(tmp_path: Path):
     checkpoints.before(1, [tmp_path / "pipe"])
     checkpoints.after(1, [tmp_path / "pipe"])
     assert checkpoints.last_turn() == 0
+
+
+def test_a_file_that_is_huge_by_now_is_neither_kept_nor_read_nor_replaced(tmp_path: Path) -> None:
+    checkpoints, path, other = Checkpoints(tmp_path / "kept"), tmp_path / "file", tmp_path / "other"
+    for one in (path, other):
+        checkpoints.before(1, [one])
+        one.write_bytes(b"made\n")
+        checkpoints.after(1, [one])
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    checkpoints.before(2, [path])
+    checkpoints.after(2, [path])
+    undone = checkpoints.undo()
+    assert (undone.restored, undone.skipped) == ((other,), (path,))
+    assert path.stat().st_size == 1 << 40

@@ -332,3 +332,32 @@ def test_ignore_files_mean_what_git_means(top: list[str], inner: list[str]) -> N
         _git(bench.root, "init", "-q")
         listed = _git(bench.root, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
         assert bench.ok("glob", pattern="**").split() == sorted((n for n in listed if n), key=lambda n: n.split("/"))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["*a" * 40 + "b", "a?" * 20 + "*a*a*a*b", "**/a*/" * 20 + "b", "a" * 900_000, "[a-z]*" * 30 + "!", "*" * 5000],
+)
+def test_an_ignore_rule_made_to_keep_a_search_busy_is_passed_over(bench: Bench, rule: str) -> None:
+    bench.put(".gitignore", f"{rule}\n*.log\n")
+    bench.put("a" * 250, "needle\n")
+    bench.put("x.log", "needle\n")
+    deep = "/".join(["a" * 100] * 8) + "/b.txt"
+    bench.put(deep, "needle\n")
+    found = bench.ok("grep", pattern="needle")
+    assert "x.log" not in found
+    assert deep in found or rule == "*" * 5000
+
+
+def test_a_rule_with_many_stars_still_holds_for_usual_names(bench: Bench) -> None:
+    bench.put(".gitignore", "report.[0-9]*.[0-9]*.[0-9]*.[0-9]*.json\n")
+    bench.put("report.20240131.101530.4242.0.001.json", "needle\n")
+    bench.put("report.txt", "needle\n")
+    assert bench.ok("glob", pattern="report*").split() == ["report.txt"]
+
+
+def test_a_link_is_no_ignore_file(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("*\n")
+    bench.put("kept.txt", "needle\n")
+    (bench.root / ".gitignore").symlink_to(tmp_path / "elsewhere")
+    assert "kept.txt" in bench.ok("glob", pattern="*.txt")

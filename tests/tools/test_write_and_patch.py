@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -237,3 +238,17 @@ def test_a_patch_of_one_line_changes_just_that_line(lines: list[str], data: st.D
     operation = parse_patch(envelope("*** Update File: f", "@@", *hunk))[0]
     after = _updated(operation, decode("".join(line + "\n" for line in numbered).encode()))
     assert after.decode().split("\n")[:-1] == [*numbered[:at], "new", *numbered[at + 1 :]]
+
+
+@pytest.mark.parametrize("tool", ["write", "edit", "patch"])
+def test_a_file_too_large_to_be_undone_is_refused_before_it_is_read(bench: Bench, tool: str) -> None:
+    path = bench.put("huge.txt", "first\n")
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    arguments: dict[str, dict[str, Any]] = {
+        "write": {"path": "huge.txt", "content": "x"},
+        "edit": {"path": "huge.txt", "edits": [{"old": "first", "new": "second"}]},
+        "patch": {"patch": "*** Begin Patch\n*** Update File: huge.txt\n@@\n-first\n+second\n*** End Patch"},
+    }
+    assert "too large" in bench.refused(tool, **arguments[tool])
+    assert path.stat().st_size == 1 << 40
