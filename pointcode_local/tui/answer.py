@@ -60,19 +60,20 @@ class AnswerView(Widget):
 
     async def sync(self) -> None:
         """Append what came since the last call."""
+        n_unchanged = self._text.n_settled_lines
         if not self._grow():
             return
         width = self.size.width
         lines = self._text.lines_at(width) if width else []
-        first = self._first_changed()
+        first = self._forget_strips(n_unchanged)
         if len(lines) != self._n_lines:
             self.refresh(layout=True)
         else:
             self.refresh(Region(0, first, width, len(lines) - first))
 
-    def _first_changed(self) -> int:
+    def _forget_strips(self, n_unchanged: int) -> int:
         """Forget the strips of the lines that may have changed; returns the first of them."""
-        first = min(self._text.n_settled_lines, self._n_lines)
+        first = min(n_unchanged, self._n_lines)
         for y in [y for y in self._strips if y >= first]:
             del self._strips[y]
         return first

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual.app import App
 
 from pointcode_local.render import PlainStream, plain
+from pointcode_local.tui.answer import AnswerView
 from pointcode_local.tui.lines import Line, copied
 from pointcode_local.tui.markdown import MarkdownText
+from pointcode_local.tui.story import AnswerRecord
 
 PIECES = [
     "A paragraph with `code`, **bold**, *italics* and ~~gone~~.\n\n",
@@ -91,6 +94,30 @@ def test_every_piece_alone_streams_character_by_character_to_the_same_lines() ->
         streamed.feed(inert.finish())
         streamed.finish()
         assert shown(streamed.lines_at(60)) == shown(whole(piece)), piece
+
+
+async def test_lines_that_were_drawn_while_they_grew_are_drawn_like_those_of_the_whole() -> None:
+    pieces = [
+        'A text.\n\n```python\n"""one\ntwo\n',
+        'three"""\n```\n\nThe end\nof it.\n\n',
+        "- one\n- two",
+        "\n  - three",
+    ]
+    app = App[None]()
+    async with app.run_test(size=(60, 40)) as pilot:
+        streamed = AnswerRecord()
+        view, whole_view = AnswerView(streamed), AnswerView(AnswerRecord(["".join(pieces)], done=True))
+        await app.screen.mount(view, whole_view)
+        for piece in pieces:
+            streamed.parts.append(piece)
+            await view.sync()
+            await pilot.pause()
+            view.render_lines(view.size.region)
+        streamed.done = True
+        await view.sync()
+        await pilot.pause()
+        assert view.size == whole_view.size and view.markdown == whole_view.markdown
+        assert view.render_lines(view.size.region) == whole_view.render_lines(whole_view.size.region)
 
 
 def test_what_is_settled_is_laid_out_once() -> None:
