@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, write_tokens
+from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES
 from pointcode_local.engine.kv_cache import PAGE_TOKENS, pages_for
 from pointcode_local.engine.models.config import ModelConfig
 from pointcode_local.engine.models.reference import rotate
@@ -233,13 +233,14 @@ def _fill_pages(bed: Bed, layer: int, row: Row) -> tuple[torch.Tensor, torch.Ten
     """Random keys and values (S, G, C) of the earlier tokens in the window; NaN in every other place of the pages."""
     config, kv = bed.config, bed.kernel.kv
     first = max(0, row.position - config.window + 1) if config.layers[layer].sliding else 0
-    table, shape = row.pages.tables[kv.group_of(layer)], (config.n_kv_heads, config.head_dim)
+    pages = torch.tensor(row.pages.tables[kv.group_of(layer)], device=bed.kernel.device)
+    shape = (config.n_kv_heads, config.head_dim)
     made: list[torch.Tensor] = []
     for pool, is_value in zip(kv.layer(layer), (False, True), strict=True):
         values = torch.full((pages_for(row.position + 1) * PAGE_TOKENS, *shape), float("nan"), device=bed.kernel.device)
         values[first : row.position] = bed.normal(row.position - first, *shape)
         made.append(values.bfloat16())
-        write_tokens(FRAGMENT_PAGES, pool, table, 0, made[-1], is_value=is_value)
+        FRAGMENT_PAGES.store(pool, pages, made[-1].unflatten(0, (-1, PAGE_TOKENS)), is_value=is_value)
     return made[0], made[1]
 
 
