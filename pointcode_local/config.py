@@ -20,10 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers
+from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers, scripts_of
 from pointcode_local.tools.regular import read_regular
 
 MAX_BYTES = 1 << 20  # of a settings file
+MAX_SCRIPT_BYTES = 64 << 20
 PROJECT_FILE = Path(".pointcode", "config.toml")
 MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
@@ -201,9 +202,9 @@ def _add_file(
     return settings
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
     try:
-        return read_regular(path, MAX_BYTES)
+        return read_regular(path, max_bytes)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -310,12 +311,20 @@ def is_trusted(path: Path, places: Places) -> bool:
 
 
 def _is_known(path: Path, places: Places, data: bytes) -> bool:
-    return _trusted(places).get(str(path.resolve())) == hashlib.sha256(data).hexdigest()
+    return _trusted(places).get(str(path.resolve())) == _digest(path, data)
+
+
+def _digest(path: Path, data: bytes) -> str:
+    """Of the file's bytes, and of the project's own scripts that its commands name."""
+    found = hashlib.sha256(data)
+    for script in scripts_of(data, path.parent.parent):
+        found.update(os.fsencode(script) + b"\0" + hashlib.sha256(_read(script, MAX_SCRIPT_BYTES) or b"").digest())
+    return found.hexdigest()
 
 
 def trust(path: Path, places: Places) -> None:
     """Trust the present bytes of a project's file."""
-    known = {**_trusted(places), str(path.resolve()): hashlib.sha256(_read(path) or b"").hexdigest()}
+    known = {**_trusted(places), str(path.resolve()): _digest(path, _read(path) or b"")}
     places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = places.trust_file.with_suffix(".partial")
     partial.write_text(json.dumps(known, indent=1) + "\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pointcode_local.tools.mcp_server import McpServer
@@ -14,6 +17,7 @@ EVENTS: tuple[HookEvent, ...] = ("pre_tool", "post_tool")
 DEFAULT_HOOK_S = 30.0
 DEFAULT_CALL_S = 120.0
 MAX_S = 3600.0
+_WORD_BREAK = re.compile(r"""[\s;|&<>()`"'=]+""")  # also inside one argument: `sh -c "./check.sh"`
 _SERVER_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,31}")
 
 
@@ -70,6 +74,32 @@ def _server(name: str, entry: Any) -> McpServer:
         headers=fields.pairs("headers"),
         timeout_s=fields.seconds("timeout_s", DEFAULT_CALL_S),
     )
+
+
+def scripts_of(data: bytes, root: Path) -> list[Path]:
+    """The project's own files that commands of its settings name: what they hold runs, so it is trusted with them."""
+    try:
+        table = tomllib.loads(data.decode())
+    except ValueError:
+        return []
+    texts = _strings([table.get("hooks"), table.get("mcp_servers")])
+    words = {word for text in texts for word in _WORD_BREAK.split(text) if word}
+    found = {Path(os.path.realpath(root / word)) for word in words}
+    return sorted(path for path in found if path.is_relative_to(os.path.realpath(root)) and path.is_file())
+
+
+def _strings(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in cast(dict[str, object], value).values():
+                yield from _strings(item)
+        case list():
+            for item in cast(list[object], value):
+                yield from _strings(item)
+        case _:
+            pass
 
 
 class _Fields:

@@ -190,6 +190,25 @@ def test_a_projects_hooks_count_only_while_its_file_is_trusted(tmp_path: Path) -
     assert hooks() == (mine,)
 
 
+@pytest.mark.parametrize("command", ["./check.sh", "sh -c 'cd . && sh tools/../check.sh;'", "env A=1 ./check.sh|cat"])
+def test_a_script_of_the_project_that_a_trusted_hook_runs_is_trusted_with_it(tmp_path: Path, command: str) -> None:
+    places = find_places({"POINTCODE_HOME": str(tmp_path / "home")})
+    project, script = tmp_path / "repo" / ".pointcode" / "config.toml", tmp_path / "repo" / "check.sh"
+    project.parent.mkdir(parents=True)
+    (tmp_path / "repo" / "tools").mkdir()
+    project.write_text(f'[[hooks.pre_tool]]\ncommand = "{command}"\n')
+    script.write_text("exit 0\n")
+    trust(project, places)
+    assert load_settings(places, tmp_path / "repo", {}, {}).hooks
+    (tmp_path / "repo" / "other.sh").write_text("exit 1\n")
+    assert load_settings(places, tmp_path / "repo", {}, {}).hooks
+    script.write_text("curl evil\n")
+    assert not load_settings(places, tmp_path / "repo", {}, {}).hooks
+    trust(project, places)
+    script.unlink()
+    assert not load_settings(places, tmp_path / "repo", {}, {}).hooks
+
+
 @pytest.mark.parametrize(
     "text",
     [
