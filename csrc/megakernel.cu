@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
             n = p.offsets[blockIdx.x + 1] - begin;
   set_up<NB>(p);
   if (warp >= kFirstConsumer) {
-    set_fewer_registers<kConsumerRegisters>();
+    set_more_registers<kConsumerRegisters>();
     Consumer<NB>(p).loop(n);
   } else {
-    set_more_registers<kHelperRegisters>();
+    set_fewer_registers<kHelperRegisters>();
     if (warp == kProducer) Producer<NB>{p}.loop(n);
     if (warp == kStorer) Storer<NB>{p}.loop(n);
     if (warp == kController || warp == kCombiner)

@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(kThreads, 1) counted_step(const __grid_constan
     for (int i = threadIdx.x; i < p.n_counters; i += kThreads)
       other[static_cast<size_t>(i) * kCounterWords] = 0;
   if (warp >= kFirstConsumer) {
-    set_fewer_registers<kConsumerRegisters>();
+    set_more_registers<kConsumerRegisters>();
     CountedConsumer<NB>(p).loop(n);
   } else {
-    set_more_registers<kHelperRegisters>();
+    set_fewer_registers<kHelperRegisters>();
     if (warp == kController) controller_loop<NB>(p, p.tasks + begin, n);
     if (warp == kProducer) CountedProducer<NB>{{p}}.loop(n);
     if (warp == kStorer) CountedStorer<NB>{{p}}.loop(n);

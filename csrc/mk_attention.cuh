@@ -24,7 +24,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
   using ConsumerGemm<NB>::ConsumerGemm;
 
   // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. The next row's
-  // q is on its way while a row is worked on.
+  // q is on its way while a row is worked on, and takes the row's place once its last scores are made.
   __device__ __forceinline__ void attention(const TaskDescriptor& d) {
     const int width = p.n_heads / p.n_kv_heads * p.head_dim,
               piece = w * 32 + lane;  // one 16-byte piece of q per thread
@@ -33,38 +33,52 @@ struct ConsumerAttention : ConsumerGemm<NB> {
                               : nullptr;
     const size_t stride = static_cast<size_t>(p.n_kv_heads) * width * 4;
     const uint32_t tag = tag_of(p, d.layer);
+    const PageRange mine = page_range<NB>(p, min(lane, p.n_rows - 1), d.flags & kFlagSliding,
+                                          d.split);  // of row `lane`
     uint4 x = from ? load_volatile(from) : uint4{};
+    const auto place = [&] {
+      if (!from) return;
+      if (!tagged(x, tag)) {
+        uint4 again[1];
+        const uint32_t at[1] = {0};
+        gather<1>(p, ordinal, tag, from, again, at);
+        x = again[0];
+      }
+      *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {x.x,
+                                                                                           x.z};
+    };
+    place();
+    sync();
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
-      if (from) {
-        if (!tagged(x, tag)) {
-          uint4 again[1];
-          const uint32_t at[1] = {0};
-          gather<1>(p, ordinal, tag, from, again, at);
-          x = again[0];
-        }
-        *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {x.x,
-                                                                                             x.z};
-        from += stride;
-        if (r + 1 < p.n_rows) x = load_volatile(from);
-      }
-      sync();
-      attend(d, r);
+      const bool more = r + 1 < p.n_rows;
+      if (from && more) from += stride, x = load_volatile(from);
+      const PageRange range = {
+          __shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
+          __shfl_sync(~0u, mine.first_key, r), __shfl_sync(~0u, mine.position, r)};
+      attend(d, r, range, [&] {
+        if (more) place();
+      });
     }
   }
 
-  __device__ __forceinline__ void attend(const TaskDescriptor& d, int row) {
+  // Attention of one row over one split. `next` is called once, by all warps, when q is no longer read; what it writes is
+  // visible to all of them afterwards.
+  template <typename Next>
+  __device__ __forceinline__ void attend(const TaskDescriptor& d, int row, const PageRange& range,
+                                         const Next& next) {
     const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin,
               k_tiles = hd / 16;
-    const PageRange range = page_range(p, row, d.flags & kFlagSliding, d.split);
     const uint32_t tag = tag_of(p, d.layer);
     float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
+    if (range.begin == range.end) sync(), next(), sync();
 #pragma unroll 1
     for (int page = range.begin; page < range.end; page += 2) {
       const bool two = page + 1 < range.end;
       scores(range, page, two, k_tiles);
       sync();
       if (w < heads) softmax(two, m, sum);
+      if (page + 2 >= range.end) next();
       sync();
       values(range, page, two, k_tiles, acc);
     }
@@ -79,7 +93,6 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     }
     if (lane == 0 && w < heads)
       put(out + w * stride, hd, m, tag), put(out + w * stride, hd + 1, sum, tag);
-    sync();  // q, scores and probabilities are free again
   }
 
   // scores[head][token] of up to two pages; keys outside the window or past the row's end become -inf.

@@ -56,6 +56,7 @@ struct Fixed {  // everything in shared memory but the ring
   alignas(16) float2 rope[NB][kMaxHeadDim / 2];
   float logits[NB][kMaxExperts];  // the router's, while the producer makes the route
   float owned[4][NB][16];         // this SM's residual tiles
+  int32_t position[NB], page[2][NB];  // of each row's token; its page in either KV group
   Route route[2];
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
@@ -177,8 +178,9 @@ struct DescriptorReader {
 struct PageRange {
   int begin, end, first_key, position;
 };
+template <int NB>
 __device__ __forceinline__ PageRange page_range(const Params& p, int row, bool sliding, int split) {
-  const int position = p.positions[row];
+  const int position = smem<NB>().f.position[row];
   const int first = sliding ? max(0, position - p.window + 1) : 0;
   const int first_page = first / kPageTokens, n = position / kPageTokens - first_page + 1;
   return {first_page + n * split / p.n_splits, first_page + n * (split + 1) / p.n_splits, first,

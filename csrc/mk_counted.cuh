@@ -47,8 +47,6 @@ __device__ __forceinline__ void signal(const Params& p, const TaskDescriptor& d)
   if ((threadIdx.x & 31) == 0 && d.signal >= 0) add_release(counter_of(p, d.signal), 1);
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
-
 // ROUTER_TOPK: a row's experts and weights, slots in ascending id. Lane l holds experts 4 l .. 4 l + 3.
 __device__ __forceinline__ void top_k(const Params& p, const TaskDescriptor& d, int row) {
   const int lane = threadIdx.x & 31;
@@ -99,8 +97,7 @@ __device__ __forceinline__ void top_k(const Params& p, const TaskDescriptor& d, 
   }
 }
 
-// ROUTE_FINALIZE: the union of all rows' experts and its pairs, made in shared memory and published word by word. As
-// make_route's second half, which is not shared because the measured kernel's registers must not change.
+// ROUTE_FINALIZE: the union of all rows' experts and its pairs, made in shared memory and published word by word.
 template <int NB>
 __device__ __forceinline__ void finalize(const Params& p, const TaskDescriptor& d) {
   Route& route = smem<NB>().f.route[d.layer & 1];
@@ -113,42 +110,17 @@ __device__ __forceinline__ void finalize(const Params& p, const TaskDescriptor& 
 #pragma unroll
   for (int h = 0; h < 2; h++)
     if (lane + 32 * h < n_pairs) route.weight[lane + 32 * h] = __uint_as_float(raw[h].z);
-  uint32_t rows_of[4] = {}, slots_of[4] = {};  // of experts 4 lane ..: bit r; 4 bits per row
+  Chosen chosen;
 #pragma unroll 1
   for (int i = 0; i < n_pairs; i++) {
     const uint32_t low = __shfl_sync(~0u, raw[0].x, i & 31),
                    high = __shfl_sync(~0u, raw[1].x, i & 31);
     const int id = static_cast<int>(i < 32 ? low : high), row = i / p.top_k;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      if (id != lane * 4 + j) continue;
-      rows_of[j] |= 1u << row;
-      slots_of[j] |= static_cast<uint32_t>(i - row * p.top_k) << (4 * row);
-    }
+    for (int j = 0; j < 4; j++)
+      if (id == lane * 4 + j) chosen.add(j, row, i - row * p.top_k);
   }
-  int n = 0, pairs = 0;  // this lane's experts and pairs
-#pragma unroll
-  for (int j = 0; j < 4; j++) n += rows_of[j] != 0, pairs += __popc(rows_of[j]);
-  int n_before = n, pairs_before = pairs;
-#pragma unroll 1
-  for (int k = 1; k < 32; k <<= 1) {
-    const int a = __shfl_up_sync(~0u, n_before, k), b = __shfl_up_sync(~0u, pairs_before, k);
-    if (lane >= k) n_before += a, pairs_before += b;
-  }
-  if (lane == 31) route.n_experts = n_before;
-  n_before -= n, pairs_before -= pairs;
-#pragma unroll
-  for (int j = 0; j < 4; j++) {
-    if (rows_of[j] == 0) continue;
-    route.entry[n_before++] = {static_cast<int16_t>(lane * 4 + j), static_cast<uint8_t>(rows_of[j]),
-                               static_cast<uint8_t>(pairs_before)};
-    for (uint32_t m = rows_of[j]; m; m &= m - 1) {
-      const int r = __ffs(m) - 1;
-      route.pair[pairs_before++] =
-          static_cast<uint8_t>(r * p.top_k + ((slots_of[j] >> (4 * r)) & 15));
-    }
-  }
-  __syncwarp();
+  list_union(route, chosen, p.top_k);
   const uint32_t* words = reinterpret_cast<const uint32_t*>(&route);
 #pragma unroll 1
   for (int i = lane; i < kRouteWords; i += 32)

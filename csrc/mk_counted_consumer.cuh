@@ -140,7 +140,7 @@ struct CountedConsumer : ConsumerAttention<NB> {
             x[0].x, x[0].z};
       }
       sync();
-      this->attend(part, row);
+      this->attend(part, row, page_range<NB>(p, row, d.flags & kFlagSliding, part.split), [] {});
     }
   }
 
@@ -258,8 +258,8 @@ struct CountedConsumer : ConsumerAttention<NB> {
         break;
       case Opcode::kAttnDecode:
         this->attention(d);
-        if (w == 0) signal(p, d);
-        break;  // it ends with a sync
+        done(d);
+        break;
       case Opcode::kAttnDrain:
         drain_attention(d);
         done(d);

@@ -33,7 +33,7 @@ struct CountedProducer : Producer<NB> {
     for (int item; (item = claim(d)) < items;) {
       const int split = item % d.n_splits, group = item / d.n_splits % p.n_kv_heads;
       const int row = item / d.n_splits / p.n_kv_heads;
-      const PageRange range = page_range(p, row, sliding, split);
+      const PageRange range = page_range<NB>(p, row, sliding, split);
       const int32_t* table =
           p.page_table + (static_cast<size_t>(sliding) * kMaxRows + row) * p.max_pages;
       stage(nullptr, 0, item);
@@ -117,14 +117,11 @@ struct CountedStorer : Storer<NB> {
   using Base::v;
 
   // One output of one batch row.
-  __device__ __forceinline__ void store(const TaskDescriptor& d, const Layer& layer, int item,
-                                        int row, bool live, float x) {
+  __device__ __forceinline__ void store(const TaskDescriptor& d, int item, int row, bool live,
+                                        float x) {
     const uint32_t tag = tag_of(p, d.layer);
     const int at = item * 16 + out_row();
     switch (static_cast<Opcode>(d.opcode)) {
-      case Opcode::kQkvProj:
-        this->qkv(d, layer, item, row, live, x);
-        break;
       case Opcode::kRouterGemm:  // the last tile may be padded
         if (live && at < p.n_experts) put(p.router, row * p.n_experts + at, x, tag);
         break;
@@ -161,13 +158,17 @@ struct CountedStorer : Storer<NB> {
         this->upgate(d, layer.intermediate, up ? &smem<NB>().f.route[d.layer & 1] : nullptr, item);
         continue;
       }
+      if (op == Opcode::kQkvProj) {
+        this->qkv(d, layer, tile);
+        continue;
+      }
 #pragma unroll 1
       for (int i = 0; i < kPer; i++) {
         const float x = v[0];
 #pragma unroll
         for (int j = 1; j < kPer; j++) v[j - 1] = v[j];
         const int row = this->first_row() + i;
-        store(d, layer, item, row, (NB == 8 || lane() < 16) && row < p.n_rows, x);
+        store(d, item, row, (NB == 8 || lane() < 16) && row < p.n_rows, x);
       }
     }
     signal(p, d);

@@ -29,32 +29,39 @@ struct ConsumerGemm : ConsumerCore<NB> {
 
   // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares.
   __device__ __forceinline__ void norm(int layer) {
-    constexpr int kAtOnce = NB > 1 ? 2 : 1;  // rows whose loads are in flight together
+    constexpr int kAtOnce = NB < 4 ? NB : 4;  // rows whose loads are in flight together
     const PackPlan plan = PackPlan::of(p.hidden);
     const float* weight = layer == p.n_layers ? p.final_norm : p.layers[layer].norm;
     const int per_stage = plan.tiles_per_warp * 8, n_pairs = plan.stages * per_stage;  // <= 128
     const uint32_t tag = tag_of(p, layer);
     float2 wt[4];
-    int pair[4];
+    uint32_t pair[4];  // byte offset of this lane's pairs in a row
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int j = lane + 32 * i, st = j / per_stage;
-      pair[i] = (st * kConsumers + w) * per_stage + j - st * per_stage;
-      if (j >= n_pairs || pair[i] * 2 >= p.hidden) pair[i] = -1;
-      wt[i] =
-          pair[i] < 0 ? float2{0.f, 0.f} : __ldg(reinterpret_cast<const float2*>(weight) + pair[i]);
+      const int j = lane + 32 * i, st = j / per_stage,
+                at = (st * kConsumers + w) * per_stage + j - st * per_stage;
+      pair[i] = j >= n_pairs || at * 2 >= p.hidden ? kNowhere : at * 16;
+      wt[i] = pair[i] == kNowhere ? float2{0.f, 0.f}
+                                  : __ldg(reinterpret_cast<const float2*>(weight) + at);
     }
 #pragma unroll 1
     for (int r0 = 0; r0 < p.n_rows; r0 += kAtOnce) {
       uint4 x[4 * kAtOnce];
-      uint32_t from[4 * kAtOnce];
+#pragma unroll 1
+      for (uint32_t n = 1;; n++) {
+        const uint8_t* base = opaque(p.residual) + static_cast<size_t>(r0) * p.hidden * 8;
+        bool ok = true;
 #pragma unroll
-      for (int i = 0; i < 4 * kAtOnce; i++) {
-        const int r = r0 + i / 4;
-        from[i] =
-            pair[i & 3] < 0 || r >= p.n_rows ? kNowhere : (r * p.hidden / 2 + pair[i & 3]) * 16;
+        for (int i = 0; i < 4 * kAtOnce; i++) {
+          x[i] = {0, tag, 0, tag};
+          if (pair[i & 3] != kNowhere && r0 + i / 4 < p.n_rows)
+            x[i] = load_volatile(base + i / 4 * (p.hidden * 8) + pair[i & 3]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * kAtOnce; i++) ok &= tagged(x[i], tag);
+        if (ok) break;
+        spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
       }
-      gather<4 * kAtOnce>(p, ordinal, tag, p.residual, x, from);
 #pragma unroll
       for (int h = 0; h < kAtOnce; h++) {
         const int r = r0 + h;

@@ -47,9 +47,11 @@ struct Producer {
     const uint32_t bytes = kPageTokens * p.head_dim * 2;
     const int lane = threadIdx.x & 31;
     set_limit(bytes);
+    const PageRange ranges = page_range<NB>(p, min(lane, p.n_rows - 1), sliding, d.split);
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
-      const PageRange range = page_range(p, r, sliding, d.split);
+      const PageRange range = {__shfl_sync(~0u, ranges.begin, r), __shfl_sync(~0u, ranges.end, r),
+                               0, 0};
       const int32_t* table =
           p.page_table + (static_cast<size_t>(sliding) * kMaxRows + r) * p.max_pages;
       int mine = 0;

@@ -11,14 +11,56 @@ __device__ __forceinline__ uint32_t ordered(float f) {
   return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-// Reads the tagged logits of all rows, writes the layer's route. Lane l holds experts 4 l .. 4 l + 3. Ties go to the lower id.
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+
+// Which rows chose experts 4 l .. 4 l + 3 of lane l, and as which slot.
+struct Chosen {
+  uint32_t rows[4] = {};   // bit r
+  uint32_t slots[4] = {};  // 4 bits per row
+  __device__ __forceinline__ void add(int j, int row, int slot) {
+    rows[j] |= 1u << row;
+    slots[j] |= static_cast<uint32_t>(slot) << (4 * row);
+  }
+};
+
+// The union of all rows' experts in ascending order, and its pairs; by a whole warp.
+__device__ __forceinline__ void list_union(Route& route, const Chosen& chosen, int top_k) {
+  const int lane = threadIdx.x & 31;
+  int n = 0, pairs = 0;  // this lane's experts and (row, slot) pairs
+#pragma unroll
+  for (int j = 0; j < 4; j++) n += chosen.rows[j] != 0, pairs += __popc(chosen.rows[j]);
+  int both = n << 16 | pairs;
+#pragma unroll 1
+  for (int k = 1; k < 32; k <<= 1) {
+    const int below = __shfl_up_sync(~0u, both, k);
+    if (lane >= k) both += below;
+  }
+  int n_before = both >> 16, pairs_before = both & 0xffff;
+  if (lane == 31) route.n_experts = n_before;
+  n_before -= n, pairs_before -= pairs;
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    if (chosen.rows[j] == 0) continue;
+    route.entry[n_before++] = {static_cast<int16_t>(lane * 4 + j),
+                               static_cast<uint8_t>(chosen.rows[j]),
+                               static_cast<uint8_t>(pairs_before)};
+    for (uint32_t m = chosen.rows[j]; m; m &= m - 1) {
+      const int r = __ffs(m) - 1;
+      route.pair[pairs_before++] =
+          static_cast<uint8_t>(r * top_k + ((chosen.slots[j] >> (4 * r)) & 15));
+    }
+  }
+  __syncwarp();
+}
+
+// Reads the tagged logits of all rows, writes the layer's route. Lane l holds experts 4 l .. 4 l + 3; slots go by falling
+// logit, ties to the lower id. Several rows at once: a choice is a chain of latencies, and the gate/up waits for it.
 template <int NB>
 __device__ __forceinline__ void make_route(const Params& p, int ordinal, int layer) {
+  constexpr int kAtOnce = NB < 4 ? NB : 4;
   Route& route = smem<NB>().f.route[layer & 1];
-  const int lane = threadIdx.x & 31;
+  const int lane = threadIdx.x & 31, n_pairs = p.n_rows * p.top_k;
   const uint32_t tag = tag_of(p, layer);
-  uint32_t rows_of[4] = {};   // bit r
-  uint32_t slots_of[4] = {};  // 4 bits per row
   const bool mine = lane * 4 < p.n_experts;
   float (*logits)[kMaxExperts] = smem<NB>().f.logits;  // each lane reads back what it wrote
   {
@@ -33,62 +75,55 @@ __device__ __forceinline__ void make_route(const Params& p, int ordinal, int lay
     for (int i = 0; i < 2 * NB; i++)
       *reinterpret_cast<uint2*>(&logits[i / 2][lane * 4 + i % 2 * 2]) = {raw[i].x, raw[i].z};
   }
+  Chosen chosen;
 #pragma unroll 1
-  for (int r = 0; r < p.n_rows; r++) {
-    float v[4];
+  for (int r0 = 0; r0 < p.n_rows; r0 += kAtOnce) {
+    uint32_t left[kAtOnce][4];  // 0: taken, or no expert
 #pragma unroll
-    for (int j = 0; j < 4; j++) v[j] = mine ? logits[r][lane * 4 + j] : -INFINITY;
-    float total = 0.f, my_weight = 0.f;
-#pragma unroll 1
-    for (int k = 0; k < p.top_k; k++) {
-      uint32_t best = 0;
-      int which = 0;
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const uint32_t o = ordered(v[j]);
-        if (o > best) best = o, which = j;
-      }
-      const uint32_t top = __reduce_max_sync(~0u, best);
-      const int id = __reduce_min_sync(~0u, best == top ? lane * 4 + which : kMaxExperts);
-      float weight = 0.f;
+    for (int i = 0; i < kAtOnce; i++)
 #pragma unroll
       for (int j = 0; j < 4; j++)
-        if (id == lane * 4 + j) {
-          weight = __fdividef(1.f, 1.f + __expf(-v[j]));
-          v[j] = -INFINITY;
-          rows_of[j] |= 1u << r;
-          slots_of[j] |= static_cast<uint32_t>(k) << (4 * r);
-        }
-      weight = __shfl_sync(~0u, weight, (id >> 2) & 31);
-      total += weight;
-      if (lane == k) my_weight = weight;
-    }
-    if (lane < p.top_k)
-      route.weight[r * p.top_k + lane] = p.norm_topk ? my_weight / total : my_weight;
-  }
-  int n = 0, pairs = 0;  // this lane's experts and (row, slot) pairs
-#pragma unroll
-  for (int j = 0; j < 4; j++) n += rows_of[j] != 0, pairs += __popc(rows_of[j]);
-  int n_before = n, pairs_before = pairs;
+        left[i][j] = mine && r0 + i < p.n_rows ? ordered(logits[r0 + i][lane * 4 + j]) : 0u;
 #pragma unroll 1
-  for (int k = 1; k < 32; k <<= 1) {
-    const int a = __shfl_up_sync(~0u, n_before, k), b = __shfl_up_sync(~0u, pairs_before, k);
-    if (lane >= k) n_before += a, pairs_before += b;
-  }
-  if (lane == 31) route.n_experts = n_before;
-  n_before -= n, pairs_before -= pairs;
+    for (int k = 0; k < p.top_k; k++) {
+      uint32_t best[kAtOnce], top[kAtOnce];
 #pragma unroll
-  for (int j = 0; j < 4; j++) {
-    if (rows_of[j] == 0) continue;
-    route.entry[n_before++] = {static_cast<int16_t>(lane * 4 + j), static_cast<uint8_t>(rows_of[j]),
-                               static_cast<uint8_t>(pairs_before)};
-    for (uint32_t m = rows_of[j]; m; m &= m - 1) {
-      const int r = __ffs(m) - 1;
-      route.pair[pairs_before++] =
-          static_cast<uint8_t>(r * p.top_k + ((slots_of[j] >> (4 * r)) & 15));
+      for (int i = 0; i < kAtOnce; i++) {
+        best[i] = max(max(left[i][0], left[i][1]), max(left[i][2], left[i][3]));
+        top[i] = __reduce_max_sync(~0u, best[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const int owner = __ffs(__ballot_sync(~0u, best[i] == top[i])) - 1;
+        if (lane != owner || r0 + i >= p.n_rows) continue;
+        bool found = false;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          if (found || left[i][j] != top[i]) continue;
+          found = true, left[i][j] = 0;
+          chosen.add(j, r0 + i, k);
+          route.weight[(r0 + i) * p.top_k + k] = logits[r0 + i][lane * 4 + j];
+        }
+      }
     }
   }
   __syncwarp();
+  float weight[(NB * kMaxTopK + 31) / 32];
+#pragma unroll
+  for (int h = 0; h < (NB * kMaxTopK + 31) / 32; h++) {
+    const int pair = lane + 32 * h, first = pair / p.top_k * p.top_k;
+    if (pair >= n_pairs) continue;
+    float total = 0.f;
+#pragma unroll 1
+    for (int k = 0; k < p.top_k; k++) total += sigmoid(route.weight[first + k]);
+    weight[h] = sigmoid(route.weight[pair]);
+    if (p.norm_topk) weight[h] = weight[h] / total;
+  }
+  __syncwarp();
+#pragma unroll
+  for (int h = 0; h < (NB * kMaxTopK + 31) / 32; h++)
+    if (lane + 32 * h < n_pairs) route.weight[lane + 32 * h] = weight[h];
+  list_union(route, chosen, p.top_k);
 }
 
 __device__ __forceinline__ Slice slice(const TaskDescriptor& d, const Route& route, int tiles) {

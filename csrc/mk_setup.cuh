@@ -5,7 +5,7 @@
 
 namespace pointcode::mk {
 
-constexpr int kHelperRegisters = 168, kConsumerRegisters = 168;
+constexpr int kHelperRegisters = 136, kConsumerRegisters = 184;
 
 template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
@@ -19,10 +19,17 @@ __device__ void init_barriers(Smem<NB>& s) {
   mbar_init_fence();
 }
 
-// cos and sin of every row's angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
+// Where each row stands, and cos and sin of its angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
 template <int NB>
-__device__ void rope_table(Smem<NB>& s, const Params& p) {
+__device__ void row_table(Smem<NB>& s, const Params& p) {
   const int half = p.head_dim / 2;
+  if (static_cast<int>(threadIdx.x) < p.n_rows) {
+    const int row = threadIdx.x, position = p.positions[row];
+    s.f.position[row] = position;
+    for (int group = 0; group < 2; group++)
+      s.f.page[group][row] =
+          p.page_table[(group * kMaxRows + row) * p.max_pages + position / kPageTokens];
+  }
   for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
     const int row = i / half, k = i % half;
     const float frequency =
@@ -46,7 +53,7 @@ __device__ __forceinline__ void set_up(const Params& p) {
     (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  rope_table(s, p);
+  row_table(s, p);
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
       p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;

@@ -64,39 +64,45 @@ struct Storer {
     for (int i = 0; i < kPer; i++) v[i] *= scale[i];
   }
 
-  // Epilogues: one output of one batch row each; `live` is false in lanes that hold none.
-  __device__ __forceinline__ void qkv(const TaskDescriptor& d, const Layer& layer, int tile,
-                                      int row, bool live, float x) {
+  // RoPE, then q is handed over, k and v are handed over and written to their page. All batch rows at once, as in
+  // `upgate`: whoever waits for q waits for the slowest of these.
+  __device__ __forceinline__ void qkv(const TaskDescriptor& d, const Layer& layer, int tile) {
     const uint32_t tag = tag_of(p, d.layer);
     const int hd = p.head_dim, q_rows = p.n_heads / p.n_kv_heads * hd, group_rows = q_rows + 2 * hd;
     const int at = tile * 16 + out_row(), group = at / group_rows, r = at % group_rows,
               dim = r & (hd - 1);
-    const float pair = __shfl_xor_sync(~0u, x, 1);
-    if ((d.flags & kFlagRope) && r < q_rows + hd) {
-      const float2 cs = smem<NB>().f.rope[row % NB][dim >> 1];
-      x = r & 1 ? x * cs.x + pair * cs.y : x * cs.x - pair * cs.y;
+    const bool rotates = (d.flags & kFlagRope) && r < q_rows + hd, is_value = r >= q_rows + hd,
+               sliding = layer.flags & kLayerSliding;
+#pragma unroll
+    for (int i = 0; i < kPer; i++) {
+      const int row = first_row() + i;
+      const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
+      float x = v[i];
+      const float pair = __shfl_xor_sync(~0u, x, 1);
+      if (rotates) {
+        const float2 cs = smem<NB>().f.rope[row][dim >> 1];
+        x = r & 1 ? x * cs.x + pair * cs.y : x * cs.x - pair * cs.y;
+      }
+      const float next = __shfl_down_sync(~0u, x, 1);
+      if (!live) continue;
+      const int kv = (row * p.n_kv_heads + group);
+      if (r < q_rows) {
+        if ((r & 1) == 0)
+          put(p.q, (kv * q_rows + r) >> 1, pack_bf16(x * p.q_scale, next * p.q_scale), tag);
+        continue;
+      }
+      put(is_value ? p.v_new : p.k_new, kv * hd + dim, round_bf16(x), tag);
+      const int token = smem<NB>().f.position[row] % kPageTokens;
+      const size_t block =
+          (static_cast<size_t>(smem<NB>().f.page[sliding][row]) * p.n_kv_heads + group) *
+          (kPageTokens * hd * 2);
+      if (is_value)
+        *reinterpret_cast<__nv_bfloat16*>(
+            layer.v + block + fragment_offset(dim, token, kPageTokens / 16)) = __float2bfloat16(x);
+      else if ((dim & 1) == 0)
+        *reinterpret_cast<uint32_t*>(layer.k + block + fragment_offset(token, dim, hd / 16)) =
+            pack_bf16(x, next);
     }
-    const float next = __shfl_down_sync(~0u, x, 1);
-    if (!live) return;
-    const int kv = (row * p.n_kv_heads + group);
-    if (r < q_rows) {
-      if ((r & 1) == 0)
-        put(p.q, (kv * q_rows + r) >> 1, pack_bf16(x * p.q_scale, next * p.q_scale), tag);
-      return;
-    }
-    const bool is_value = r >= q_rows + hd, sliding = layer.flags & kLayerSliding;
-    put(is_value ? p.v_new : p.k_new, kv * hd + dim, round_bf16(x), tag);
-    const int position = p.positions[row], token = position % kPageTokens;
-    const int page =
-        p.page_table[(sliding * kMaxRows + row) * p.max_pages + position / kPageTokens];
-    const size_t block =
-        (static_cast<size_t>(page) * p.n_kv_heads + group) * (kPageTokens * hd * 2);
-    if (is_value)
-      *reinterpret_cast<__nv_bfloat16*>(
-          layer.v + block + fragment_offset(dim, token, kPageTokens / 16)) = __float2bfloat16(x);
-    else if ((dim & 1) == 0)
-      *reinterpret_cast<uint32_t*>(layer.k + block + fragment_offset(token, dim, hd / 16)) =
-          pack_bf16(x, next);
   }
 
   // Rows 0..7 of the tile are gates, 8..15 the ups of the same hidden units. All batch rows at once: this is the epilogue
@@ -123,7 +129,7 @@ struct Storer {
     }
   }
 
-  // Adds to the residual that this SM owns; the down projection hands the sum to the next layer.
+  // One output of one batch row; `live` is false in lanes that hold none. Adds to the residual that this SM owns; the down projection hands the sum to the next layer.
   __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile, int row, bool live,
                                             float x) {
     if (!live) return;
@@ -171,6 +177,10 @@ struct Storer {
         upgate(d, layer.intermediate, claimed ? &route : nullptr, claimed ? item : tile);
         continue;
       }
+      if (op == Opcode::kQkvProj) {
+        qkv(d, layer, tile);
+        continue;
+      }
 #pragma unroll 1
       for (int i = 0; i < kPer; i++) {
         const float x = v[0];
@@ -179,9 +189,6 @@ struct Storer {
         const int row = first_row() + i;
         const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
         switch (op) {
-          case Opcode::kQkvProj:
-            qkv(d, layer, tile, row, live, x);
-            break;
           case Opcode::kRouterGemm:
             if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
               put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
