@@ -21,6 +21,7 @@ namespace pointcode::mk {
 
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
+constexpr int kBatchBytes = kStageBytes / 2 / kConsumers;  // one warp's part of a batch, without the tags
 
 constexpr int32_t kNoItem = -1;
 
@@ -41,10 +42,8 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kFetch =
-      NB >= 4 ? 12 : 8;  // 16-byte pieces of activations that a consumer lane loads at once
-  static constexpr int kActBytes =
-      NB * 512 > kFetch * 256 ? NB * 512 : kFetch * 256;  // per warp: normed or fetched input
+  static constexpr int kActBytes =  // per warp: normed input, or a batch of activations
+      NB * 512 > kBatchBytes ? NB * 512 : kBatchBytes;
   alignas(16) uint8_t act[kConsumers][kActBytes];
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];  // gate/up: the unit's item

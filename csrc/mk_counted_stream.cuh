@@ -98,8 +98,12 @@ struct CountedProducer : Producer<NB> {
           if (routed != d.layer) fetch_route<NB>(p, ordinal, d.layer), routed = d.layer;
           drain_weights(d, layer);
           break;
+        case Opcode::kOProj:
+        case Opcode::kFfnDown:
+          this->weights_and_rows(d, layer, nullptr);
+          break;
         default:
-          this->weights(d, layer, smem<NB>().f.route[0]);  // no experts here: the route is not read
+          this->weights(d, layer);
       }
       reader.close();
     }

@@ -1,8 +1,8 @@
 // Consumer warps: activations from other SMs into shared memory, and the GEMMs over ring stages.
 #pragma once
 
+#include "mk_batch.cuh"
 #include "mk_consumer_core.cuh"
-#include "mk_route.cuh"
 
 namespace pointcode::mk {
 
@@ -84,58 +84,44 @@ struct ConsumerGemm : ConsumerCore<NB> {
     normed_layer = layer;
   }
 
-  // A batch of activations: units of (block row, stage), copied into `act` at once. Block row b is payload row `rows[b]`, or
-  // b itself. A unit is per_stage pieces of 16 bytes (two pairs), one per lane; a load covers `units` of them.
-  static constexpr int kAtOnce = Fixed<NB>::kFetch;
-  struct Batch {
-    const uint8_t* rows;
-    int n, first_stage, n_stages, per_stages;  // per_stages: 65536 / n_stages, rounded up
-  };
-  struct
-      Fetch {  // the same for all batches of a task; mine, off: this lane's unit in a load and its piece in the unit
-    const uint8_t* base;
-    int k, per_stage, units, mine, off;
-  };
-  // Starts the loads of a batch; `settle` finishes them. In between the warp works on the batch before.
-  __device__ __forceinline__ void start(const Fetch& f, const Batch& b, uint32_t tag,
-                                        uint4 (&x)[kAtOnce], uint32_t (&from)[kAtOnce],
-                                        int (&word)[kAtOnce]) const {
+  // This warp's part of a batch, from the ring into `act`: units of (row, stage) of per_stage 16-byte pieces (two pairs).
+  // A piece whose tag is not right yet was copied too early: it is read from where it is made.
+  __device__ __forceinline__ void take(const Batches& batches, const Batch& b, const PackPlan& plan,
+                                       const uint8_t* base, int k, uint32_t tag) {
+    constexpr int kPieces = kBatchBytes * 2 / 16 / 32;  // per lane
+    const int per_stage = plan.tiles_per_warp * 4, n_pieces = b.n * b.n_stages * per_stage;
+    const int by_unit = 65536 / per_stage + 1, by_row = 65536 / b.n_stages + 1;
+    const uint8_t* from_ring =
+        reinterpret_cast<const uint8_t*>(stage(pos) - lane) + w * (per_stage * 16);
+    uint4 x[kPieces];
+    int word[kPieces];
+    uint32_t from[kPieces];
+    bool ok = true;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      const int unit = i * f.units + f.mine, row = unit * b.per_stages >> 16,
-                st = unit - row * b.n_stages;
-      const int pair = (((b.first_stage + st) * kConsumers + w) * f.per_stage + f.off) * 2;
-      from[i] = kNowhere, word[i] = -1, x[i] = {0, tag, 0, tag};
-      if (f.mine >= f.units || row >= b.n) continue;
-      word[i] = ((st * (f.per_stage >> 2) + (f.off >> 2)) * b.n + row) * kRowBytes +
-                (f.off & 1) * 16 + (f.off >> 1 & 1) * 4;
-      if (pair * 2 >= f.k) continue;  // the padding of k
-      from[i] = ((b.rows ? b.rows[row] : row) * (f.k / 2) + pair) * 8;
-      x[i] = load_volatile(f.base + from[i]);
+    for (int i = 0; i < kPieces; i++) {
+      const int piece = lane + 32 * i, unit = piece * by_unit >> 16, off = piece - unit * per_stage,
+                row = unit * by_row >> 16, st = unit - row * b.n_stages;
+      const int at = (((b.first_stage + st) * kConsumers + w) * per_stage + off) * 4;  // of the row
+      word[i] = -1, x[i] = {0, tag, 0, tag}, from[i] = kNowhere;
+      if (piece >= n_pieces) continue;
+      word[i] = ((st * plan.tiles_per_warp + (off >> 2)) * b.n + row) * kRowBytes + (off & 1) * 16 +
+                (off >> 1 & 1) * 4;
+      if (at >= k) continue;  // the padding of k
+      from[i] = (batches.row_id(b.row + row) * k + at) * 4;
+      x[i] = *reinterpret_cast<const uint4*>(from_ring + unit * (per_stage * 16 * kConsumers) +
+                                             off * 16);
+      ok &= tagged(x[i], tag);
     }
-  }
-  __device__ __forceinline__ void settle(const Fetch& fetch, uint32_t tag, uint4 (&x)[kAtOnce],
-                                         const uint32_t (&from)[kAtOnce],
-                                         const int (&word)[kAtOnce]) const {
-#pragma unroll 1
-    for (uint32_t n = 1;; n++) {
-      bool ok = true;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++) ok &= tagged(x[i], tag);
-      if (ok) break;
-      spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++)
-        if (from[i] != kNowhere) x[i] = load_volatile(fetch.base + from[i]);
-    }
+    if (!ok) gather<kPieces>(p, ordinal, tag, base, x, from);
     __syncwarp();  // everybody is done with the batch before
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
+    for (int i = 0; i < kPieces; i++) {
       if (word[i] < 0) continue;
       *reinterpret_cast<uint32_t*>(f().act[w] + word[i]) = x[i].x;
       *reinterpret_cast<uint32_t*>(f().act[w] + word[i] + 8) = x[i].z;  // the next pair: t + 1
     }
-    __syncwarp();
+    release(pos);
+    pos.next();
   }
 
   // GEMMs of the normed residual, which lies in `act`: tiles of 16 output rows. Gate/up tiles of experts come as items.
@@ -163,72 +149,40 @@ struct ConsumerGemm : ConsumerCore<NB> {
     }
   }
 
-  // GEMMs of activations per batch row (attention output, dense hidden) and of experts' hidden units (down). A tile is a
-  // sum over parts: stages of the matrix, or the experts of the union in ascending order. Parts are fetched in batches.
-  __device__ __forceinline__ Batch batch_at(bool experts, int fits, const Route& route, int n_parts,
-                                            int stages, int& part) const {
-    Batch b = {nullptr, p.n_rows, part, 1, 0};
-    if (experts) {
-      b.rows = route.pair + route.entry[part].begin, b.n = 0, b.first_stage = 0,
-      b.n_stages = stages;
-      while (part < n_parts && (b.n + __popc(route.entry[part].rows)) * stages <= fits)
-        b.n += __popc(route.entry[part++].rows);
-    } else {
-      b.n_stages = min(n_parts - part, fits / b.n);
-      part += b.n_stages;
-    }
-    b.per_stages = 65536 / b.n_stages + 1;
-    return b;
-  }
+  // GEMMs of what other SMs made: attention output, dense hidden units, experts' hidden units (down). A tile is a sum over
+  // the experts of the union in ascending order.
   __device__ __forceinline__ void fetched_gemm(const TaskDescriptor& d, const Layer& layer) {
     const Opcode op = static_cast<Opcode>(d.opcode);
-    const bool experts = op == Opcode::kMoeDownDrain;
-    const int k = op == Opcode::kOProj ? p.n_heads * p.head_dim : layer.intermediate;
+    const bool experts = op == Opcode::kMoeDownDrain, o = op == Opcode::kOProj;
+    const int k = o ? p.n_heads * p.head_dim : layer.intermediate;
     const PackPlan plan = PackPlan::of(k);
-    const int k_tiles = plan.tiles_per_warp, per_stage = k_tiles * 4, units = 32 / per_stage;
-    const Route& route = f().route[d.layer & 1];
     const uint32_t tag = tag_of(p, d.layer);
-    const Fetch fetch = {op == Opcode::kOProj ? p.attn : p.ffn,
-                         k,
-                         per_stage,
-                         units,
-                         lane / per_stage,
-                         lane % per_stage};
+    const Route& route = f().route[d.layer & 1];
     if (experts) stage(pos);  // the route is in place once the first stage is
     normed_layer = -1;
-    const int n_parts = experts ? route.n_experts : plan.stages;
+    const Batches batches(p, experts ? &route : nullptr, plan);
 #pragma unroll 1
     for (int i = 0; i < d.tile_count; i++) {
       float c[2][4] = {};
-      uint4 x[kAtOnce];
-      uint32_t from[kAtOnce];
-      int word[kAtOnce], part = 0, next = 0,
-                         n = 1;  // parts [part, last) lie in `act`, n block rows
 #pragma unroll 1
-      while (true) {
-        const int last = next;
-        Batch b;
-        if (next < n_parts) {
-          b = batch_at(experts, kAtOnce * units, route, n_parts, plan.stages, next);
-          start(fetch, b, tag, x, from, word);
-        }
-        const uint8_t* row = f().act[w] + t * 8;
-        if (!experts) {
-          mma_run(row + min(g, n - 1) * kRowBytes, n * kRowBytes, ~0u, k_tiles, last - part, c);
-          part = last;
-        }
-        const int base = experts ? route.entry[part].begin : 0;
-#pragma unroll 1
-        for (; part < last; part++) {
-          const RouteEntry e = route.entry[part];
-          const uint32_t mask = e.rows >> g & 1 ? ~0u : 0u;
-          const int index = mask ? e.begin - base + __popc(e.rows & ((1u << g) - 1)) : 0;
-          mma_run(row + index * kRowBytes, n * kRowBytes, mask, k_tiles, plan.stages, c);
-        }
-        if (last == next) break;
-        settle(fetch, tag, x, from, word);
+      for (int part = 0, first = 0; part < batches.n_parts;) {
+        const Batch b = batches.at(part, first);
+        take(batches, b, plan, o ? p.attn : p.ffn, k, tag);
         if (part == 0) stamp(p, 5, d.layer);
-        n = b.n;
+#pragma unroll 1
+        for (int u = b.part; u < b.end; u++) {
+          uint32_t mask = ~0u;
+          int column = min(g, b.n - 1);
+          if (experts) {
+            const RouteEntry e = route.entry[u];
+            mask = e.rows >> g & 1 ? ~0u : 0u;
+            column = mask ? e.begin - b.row + __popc(e.rows & ((1u << g) - 1)) : 0;
+          }
+          mma_run(f().act[w] + t * 8 + column * kRowBytes, b.n * kRowBytes, mask,
+                  plan.tiles_per_warp, b.n_stages, c);
+        }
+        first = b.whole(plan.stages) ? 0 : b.first_stage + b.n_stages;
+        part = b.whole(plan.stages) ? b.end : b.part;
       }
       give(c, kNoItem);
     }

@@ -2,6 +2,7 @@
 // It waits for nothing but free stages, and for the router's logits where an expert's address depends on them.
 #pragma once
 
+#include "mk_batch.cuh"
 #include "mk_route.cuh"
 
 namespace pointcode::mk {
@@ -14,8 +15,8 @@ struct Producer {
   uint32_t limit = 1;  // stages that may be on their way
   int ordinal = -1;
 
-  // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
-  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
+  // Waits until the next stage is free and few enough are on their way.
+  __device__ __forceinline__ void acquire() {
     Smem<NB>& s = smem<NB>();
     if (issued >= Smem<NB>::kStages)
       mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
@@ -24,6 +25,16 @@ struct Producer {
       mbar_wait(p, &s.ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
       landed.next();
     }
+  }
+  __device__ __forceinline__ void issue() {
+    __syncwarp();
+    pos.next();
+    issued++;
+  }
+  // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
+  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
+    Smem<NB>& s = smem<NB>();
+    acquire();
     if ((threadIdx.x & 31) == 0) {
       s.item[pos.slot] = item;
       if (bytes > 0) {
@@ -33,9 +44,24 @@ struct Producer {
         mbar_arrive(&s.ring_full[pos.slot]);
       }
     }
+    issue();
+  }
+  // The activations of a batch: one copy a row, lane r brings row r. `base`: tagged rows of `k` values.
+  __device__ __forceinline__ void rows_stage(const Batches& batches, const Batch& b,
+                                             const PackPlan& plan, const uint8_t* base, int k) {
+    Smem<NB>& s = smem<NB>();
+    const int lane = threadIdx.x & 31, stage_k = plan.tiles_per_warp * 128,
+              first = b.first_stage * stage_k;
+    const uint32_t pitch = b.n_stages * stage_k * 4,
+                   bytes = min(b.n_stages * stage_k, k - first) * 4;
+    acquire();
+    if (lane == 0) mbar_expect(&s.ring_full[pos.slot], bytes * b.n);
     __syncwarp();
-    pos.next();
-    issued++;
+    if (lane < b.n)
+      bulk_load(s.ring[pos.slot] + lane * pitch,
+                base + (static_cast<size_t>(batches.row_id(b.row + lane)) * k + first) * 4, bytes,
+                &s.ring_full[pos.slot]);
+    issue();
   }
 
   __device__ __forceinline__ void set_limit(uint32_t bytes) {
@@ -67,13 +93,9 @@ struct Producer {
     }
   }
 
-  // Runs of stages: one run for a plain matrix (its tiles follow each other in memory), one per expert for the down
-  // projection.
-  __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer,
-                                          const Route& route) {
+  // GEMMs of the normed residual: the tiles of a task follow each other in memory.
+  __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer) {
     const uint8_t* base = p.lm_head;
-    int k = p.hidden;
-    bool down = false;
     switch (static_cast<Opcode>(d.opcode)) {
       case Opcode::kRouterGemm:
         base = layer.router;
@@ -81,35 +103,47 @@ struct Producer {
       case Opcode::kQkvProj:
         base = layer.qkv;
         break;
-      case Opcode::kOProj:
-        base = layer.o, k = p.n_heads * p.head_dim;
-        break;
       case Opcode::kFfnUpGateAct:
         base = layer.upgate;
-        break;
-      case Opcode::kFfnDown:
-        base = layer.down, k = layer.intermediate;
-        break;
-      case Opcode::kMoeDownDrain:
-        base = layer.down, k = layer.intermediate, down = true;
         break;
       default:
         break;
     }
-    const PackPlan plan = PackPlan::of(k);
-    const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
-    const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
-    const int runs = down ? d.tile_count : 1, parts = down ? route.n_experts : 1,
-              run = down ? plan.stages : plan.stages * d.tile_count;
+    const PackPlan plan = PackPlan::of(p.hidden);
+    const uint32_t bytes = plan.stage_bytes();
+    const uint8_t* src = base + static_cast<size_t>(d.tile_begin) * plan.tile_bytes();
     set_limit(bytes);
 #pragma unroll 1
-    for (int i = 0; i < runs; i++) {
-      const uint8_t* tile = base + static_cast<size_t>(d.tile_begin + i) * tile_bytes;
+    for (int i = plan.stages * d.tile_count; i; i--, src += bytes) stage(src, bytes);
+  }
+
+  // GEMMs of what other SMs made: batches of activations, each before its weights. `route` is null for a plain matrix.
+  __device__ __forceinline__ void weights_and_rows(const TaskDescriptor& d, const Layer& layer,
+                                                   const Route* route) {
+    const bool o = d.opcode == static_cast<int>(Opcode::kOProj);
+    const int k = o ? p.n_heads * p.head_dim : layer.intermediate;
+    const uint8_t* bank = o ? layer.o : layer.down;
+    const PackPlan plan = PackPlan::of(k);
+    const Batches batches(p, route, plan);
+    const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
+    const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
+    set_limit(bytes);
 #pragma unroll 1
-      for (int u = 0; u < parts; u++) {
-        const uint8_t* src = down ? tile + route.entry[u].expert * expert_bytes : tile;
+    for (int i = 0; i < d.tile_count; i++) {
+      const uint8_t* tile = bank + static_cast<size_t>(d.tile_begin + i) * tile_bytes;
 #pragma unroll 1
-        for (int j = 0; j < run; j++, src += bytes) stage(src, bytes);
+      for (int part = 0, first = 0; part < batches.n_parts;) {
+        const Batch b = batches.at(part, first);
+        rows_stage(batches, b, plan, o ? p.attn : p.ffn, k);
+#pragma unroll 1
+        for (int u = b.part; u < b.end; u++) {
+          const uint8_t* src =
+              tile + (route ? route->entry[u].expert * expert_bytes : 0) + b.first_stage * bytes;
+#pragma unroll 1
+          for (int j = 0; j < b.n_stages; j++, src += bytes) stage(src, bytes);
+        }
+        first = b.whole(plan.stages) ? 0 : b.first_stage + b.n_stages;
+        part = b.whole(plan.stages) ? b.end : b.part;
       }
     }
   }
@@ -164,8 +198,13 @@ struct Producer {
         pages(d, layer);
       else if (d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain))
         upgate(d, layer, route);
+      else if (d.opcode == static_cast<int>(Opcode::kOProj) ||
+               d.opcode == static_cast<int>(Opcode::kFfnDown) ||
+               d.opcode == static_cast<int>(Opcode::kMoeDownDrain))
+        weights_and_rows(d, layer,
+                         d.opcode == static_cast<int>(Opcode::kMoeDownDrain) ? &route : nullptr);
       else if (d.opcode != static_cast<int>(Opcode::kAttnCombine))
-        weights(d, layer, route);
+        weights(d, layer);
       reader.close();
     }
   }
