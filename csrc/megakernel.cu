@@ -21,13 +21,14 @@ __device__ __forceinline__ void controller_and_combiner(const Params& p, const T
   DescriptorReader<NB> reader;
   DescriptorFeed<NB> feed{p, list, n, 0};
   int routed = -1;
+  uint32_t routes = 0;
 #pragma unroll 1
   while (reader.i < static_cast<uint32_t>(n)) {
     if (half == 0) feed.refill(static_cast<int>(reader.i));
     const TaskDescriptor& d = reader.open(p);
     if (half == 1 && (d.flags & kFlagFusedTopK) && routed != d.layer) {
       routed = d.layer;
-      make_route<NB>(p, d.ordinal, d.layer);
+      make_route<NB>(p, d.ordinal, d.layer, routes++);
       if ((threadIdx.x & 31) == 0) mbar_arrive(&smem<NB>().f.route_full);
       stamp(p, 15, d.layer);
     }

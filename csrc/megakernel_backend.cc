@@ -38,8 +38,10 @@ const char* wait_name(uint32_t kind) {
                                            "the other consumer warps",
                                            "the route",
                                            "tagged data",
-                                           "a counter"};
-  return kind < 10 ? kNames[kind] : "?";
+                                           "a counter",
+                                           "an item",
+                                           "the rows' experts"};
+  return kind < 12 ? kNames[kind] : "?";
 }
 
 const char* opcode_text(int32_t opcode) {

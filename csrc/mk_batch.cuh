@@ -29,7 +29,7 @@ struct Batches {
         n_parts(r ? r->n_experts : 1),
         n_rows(p.n_rows),
         stages(plan.stages),
-        fits(kStageBytes / (plan.tiles_per_warp * 512)) {}
+        fits(kStageBytes / (plan.octets * 512)) {}
   __device__ __forceinline__ int rows(int part) const {
     return route ? __popc(route->entry[part].rows) : n_rows;
   }

@@ -3,15 +3,21 @@
 // Sync sites (producer -> consumer, count, fence, reset):
 //   desc.full[i]   controller's bulk copy -> all 12 warps        1 + 128 bytes   mbarrier phase
 //   desc.empty[i]  all 12 warps -> controller                    12              mbarrier phase
-//   ring.full[i]   producer's bulk copy -> 8 consumer warps      1 + bytes       mbarrier phase
-//   ring.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
-//   red.full[i]    8 consumer warps -> storer                    8               mbarrier phase
-//   red.empty[i]   storer -> consumer warps                      1               mbarrier phase
-//   route_full     combiner -> producer (and through the ring everybody) 1              mbarrier phase, one a MoE layer
+//   ring.full[i]   producer's bulk copies -> the consumer warps  1 + bytes       mbarrier phase
+//   ring.empty[i]  weights: the warp whose turn it was (with 8)  8               mbarrier phase
+//                  pages, activations: 8 consumer warps
+//   item.full[i]   producer -> 8 consumer warps                  1               mbarrier phase
+//   item.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
+//   red.full[i]    the consumer warps with a part -> storer      8               mbarrier phase
+//   red.free[i]    storer -> the consumer warps with a part      number of the tile   fences of the block
+//   chosen_full    8 consumer warps -> combiner                  8               mbarrier phase, one a MoE layer
+//   route_full     combiner -> producer (and through item, ring and red everybody) 1      the same
 //   warp_sync      8 consumer warps among themselves             8               mbarrier phase
 //   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
 //                                                                                within 2^24 steps
-// All eight consumer warps see every ring stage, so no warp can be a lap ahead of a fill it has not seen.
+// A warp walks past stages whose turn is another's without looking at them, so it may come to a slot a lap early, where the
+// phase of two laps ago would look like its own: it waits for the stage's number first (written before the copy is begun).
+// It cannot come late: the producer does not pass a stage that its owner has not released.
 #pragma once
 
 #include "mk_params.h"
@@ -21,7 +27,8 @@ namespace pointcode::mk {
 
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
-constexpr int kBatchBytes = kStageBytes / 2 / kConsumers;  // one warp's part of a batch, without the tags
+constexpr int kItemSlots = 8;
+constexpr int kBatchBytes = kStageBytes / 2;  // a batch of activations, without the tags
 
 constexpr int32_t kNoItem = -1;
 
@@ -42,24 +49,28 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kActBytes =  // per warp: normed input, or a batch of activations
-      NB * 512 > kBatchBytes ? NB * 512 : kBatchBytes;
-  alignas(16) uint8_t act[kConsumers][kActBytes];
+  static constexpr int kActBytes =  // the normed input, or two batches of activations
+      NB * kMaxHidden * 2 > 2 * kBatchBytes ? NB * kMaxHidden * 2 : 2 * kBatchBytes;
+  alignas(16) uint8_t act[kActBytes];  // [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
   float red[kRedSlots][kConsumers][16][NB];
-  int32_t red_item[kRedSlots];  // gate/up: the unit's item
+  int32_t red_item[kRedSlots];   // gate/up: the unit's item
+  uint32_t red_free[kRedSlots];  // the unit that may be written here
   alignas(16) __nv_bfloat16 q[kMaxGroup][kMaxHeadDim + 8];
   __nv_bfloat16 prob[kMaxGroup][136];
   float score[kMaxGroup][132];
   float correction[kMaxGroup];
   float square_sum[2][NB][kConsumers];
   alignas(16) float2 rope[NB][kMaxHeadDim / 2];
-  float logits[NB][kMaxExperts];  // the router's, while the producer makes the route
+  uint32_t chosen[NB][kMaxExperts / 4];  // a byte per expert: 1 + its slot in the row, or 0
   float owned[4][NB][16];         // this SM's residual tiles
   int32_t position[NB], page[2][NB];  // of each row's token; its page in either KV group
   Route route[2];
+  uint8_t routes[256];  // per layer: whether this SM needs the route
+  int32_t item[kItemSlots];  // claimed items, ahead of their stages
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
-  uint64_t red_full[kRedSlots], red_empty[kRedSlots], warp_sync, route_full;
+  uint64_t red_full[kRedSlots], warp_sync, route_full, chosen_full;
+  uint64_t item_full[kItemSlots], item_empty[kItemSlots];
 };
 
 template <int NB>
@@ -70,8 +81,7 @@ struct Smem {
   alignas(1024) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
-  int32_t item
-      [kStages];  // with the first stage of a gate/up tile: its item, or kNoItem at the end of the task
+  uint32_t number[kStages];  // of the stage that is or was last brought here, from 1
 };
 static_assert(sizeof(Smem<1>) <= kMaxSmem && sizeof(Smem<8>) <= kMaxSmem);
 
@@ -144,13 +154,16 @@ __device__ __forceinline__ void gather(const Params& p, int ordinal, uint32_t ta
 // ------------------------------------------------------------------------------------------------ ring position
 template <int kStages>
 struct RingPos {
-  uint32_t slot = 0, phase = 0;
+  uint32_t slot = 0, phase = 0, number = 1;
   __device__ __forceinline__ void next() {
+    number++;
     if (++slot == kStages) slot = 0, phase ^= 1;
   }
-  __device__ __forceinline__ RingPos ahead(uint32_t n) const {  // n < kStages
-    const uint32_t s = slot + n;
-    return s < kStages ? RingPos{s, phase} : RingPos{s - kStages, phase ^ 1};
+  __device__ __forceinline__ RingPos ahead(uint32_t n) const {
+    RingPos at{slot + n, phase, number + n};
+#pragma unroll 1
+    while (at.slot >= kStages) at.slot -= kStages, at.phase ^= 1;
+    return at;
   }
 };
 

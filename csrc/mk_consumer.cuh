@@ -11,11 +11,13 @@ struct Consumer : ConsumerAttention<NB> {
   using Core::normed_layer;
   using Core::ordinal;
   using Core::p;
+  using Core::w;
 
   using ConsumerAttention<NB>::ConsumerAttention;
 
   __device__ __forceinline__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
+    int routed = -1;
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
@@ -26,6 +28,14 @@ struct Consumer : ConsumerAttention<NB> {
         stamp(p, 1, d.layer);
       }
       const Opcode op = static_cast<Opcode>(d.opcode);
+      const bool routes = d.flags & kFlagFusedTopK ||
+                          (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
+      if (routes && routed != d.layer) {
+        routed = d.layer;
+        if (w < p.n_rows) choose<NB>(p, ordinal, d.layer, w);
+        __syncwarp();
+        if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);
+      }
       if (op == Opcode::kAttnDecode)
         this->attention(d);
       else if (d.flags & kFlagFusedNorm)

@@ -1,6 +1,7 @@
-// What every consumer warp needs: its place in the ring, the hand-over to the storer, tensor-core
-// products of ring stages. Warp w takes k-tiles w * tiles_per_warp .. of every stage, so each warp needs
-// only its own 1/8 of an activation and a row's sums are grouped the same way whatever else is in the batch.
+// What every consumer warp needs: its place in the ring, the hand-over to the storer, tensor-core products of ring stages.
+// A stage of weights is one warp's work: its waits, releases and sums are paid once for 32 k-tiles. A tile's stages go to
+// warps in turn; their sums stay apart until the storer adds them in the order of the stages, so that a row's sums are
+// grouped the same way whatever else is in the batch and whoever's turn it was.
 #pragma once
 
 #include "mk_common.cuh"
@@ -14,7 +15,7 @@ struct ConsumerCore {
   const Params& p;
   const int w, lane, g, t;
   RingPos<kStages> pos{};
-  uint32_t units = 0, syncs = 0;
+  uint32_t units = 0, syncs = 0, turn = 0, items = 0, batches = 0;
   int ordinal = -1;
   int normed_layer = -1;  // layer whose normed input lies in `act`
 
@@ -29,8 +30,13 @@ struct ConsumerCore {
 
   // ---------------------------------------------------------------- ring, reduction, warp sync
   __device__ __forceinline__ const uint4* stage(const RingPos<kStages>& at_pos) {
-    mbar_wait(p, &smem<NB>().ring_full[at_pos.slot], at_pos.phase, ordinal, WaitKind::kRingFull);
-    return reinterpret_cast<const uint4*>(smem<NB>().ring[at_pos.slot]) + lane;
+    Smem<NB>& s = smem<NB>();
+    const volatile uint32_t* number = &s.number[at_pos.slot];
+#pragma unroll 1
+    for (uint32_t n = 1; *number != at_pos.number; n++)
+      spin(p, n, ordinal, WaitKind::kRingFull, *number, at_pos.number);
+    mbar_wait(p, &s.ring_full[at_pos.slot], at_pos.phase, ordinal, WaitKind::kRingFull);
+    return reinterpret_cast<const uint4*>(s.ring[at_pos.slot]) + lane;
   }
   __device__ __forceinline__ void release(const RingPos<kStages>& at_pos) {
     __syncwarp();
@@ -41,67 +47,77 @@ struct ConsumerCore {
     if (lane == 0) mbar_arrive(&f().warp_sync);
     mbar_wait(p, &f().warp_sync, syncs++ & 1, ordinal, WaitKind::kWarpSync);
   }
-  // Hands this warp's partial 16 x 8 tile to the storer.
-  __device__ __forceinline__ void give(const float (&c)[2][4], int item) {
-    constexpr int kSlots = Fixed<NB>::kRedSlots;
-    const int b = units % kSlots;
-    if (units >= kSlots)
-      mbar_wait(p, &f().red_empty[b], ((units / kSlots) - 1) & 1, ordinal, WaitKind::kReduceEmpty);
-    float (*out)[NB] = f().red[b][w];
-    if constexpr (NB == 1) {
-      if (t == 0) out[g][0] = c[0][0] + c[1][0], out[g + 8][0] = c[0][2] + c[1][2];
-    } else if (2 * t < NB) {
-      *reinterpret_cast<float2*>(&out[g][2 * t]) = {c[0][0] + c[1][0], c[0][1] + c[1][1]};
-      *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {c[0][2] + c[1][2], c[0][3] + c[1][3]};
-    }
-    if (w == 0 && lane == 0) f().red_item[b] = item;
+  __device__ __forceinline__ int next_item() {
+    const uint32_t slot = items % kItemSlots;
+    mbar_wait(p, &f().item_full[slot], items / kItemSlots & 1, ordinal, WaitKind::kItem);
+    const int item = f().item[slot];
     __syncwarp();
-    if (lane == 0) mbar_arrive(&f().red_full[b]);
-    units++;
+    if (lane == 0) mbar_arrive(&f().item_empty[slot]);
+    items++;
+    return item;
   }
 
-  // kStagesAtOnce stages against this warp's k-tiles of the activation; `x` is this lane's fragment in the first of them,
-  // `mask` 0 for a column that must not count. Four k-tiles a stage without a branch between them; those past k_tiles count
-  // nothing. All loads are issued before the first product: the latency of a stage is what limits a consumer.
-  template <int kStagesAtOnce>
-  __device__ __forceinline__ void mma_stages(const uint8_t* x, int stride, uint32_t mask,
-                                             int k_tiles, float (&c)[2][4]) {
-    uint4 av[4 * kStagesAtOnce];
-    uint2 bv[4 * kStagesAtOnce];
-#pragma unroll
-    for (int h = 0; h < kStagesAtOnce; h++) {
-      const uint4* a = stage(pos.ahead(h)) + w * k_tiles * 32;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int j = min(i, k_tiles - 1);
-        av[h * 4 + i] = a[j * 32];
-        bv[h * 4 + i] = *reinterpret_cast<const uint2*>(x + (h * k_tiles + j) * stride);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4 * kStagesAtOnce; i++) {
-      const uint32_t m = (i & 3) < k_tiles ? mask : 0u;
-      mma_bf16(c[i & 1], av[i], bv[i].x & m, bv[i].y & m);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int h = 0; h < kStagesAtOnce; h++) {
-      if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[pos.slot]);
-      pos.next();
-    }
-  }
-  // `n` stages that lie one after the other in `act`.
-  __device__ __forceinline__ void mma_run(const uint8_t* x, int stride, uint32_t mask, int k_tiles,
-                                          int n, float (&c)[2][4]) {
+  // Hands a partial 16 x 8 tile to the storer, as part `part`; `share`: this part's of the eight arrivals.
+  __device__ __forceinline__ void give(const float (&c)[4][4], int part, int share, int item) {
+    const int b = units % Fixed<NB>::kRedSlots;
+    const volatile uint32_t* free = &f().red_free[b];
 #pragma unroll 1
-    for (; n >= 2; n -= 2, x += 2 * k_tiles * stride) mma_stages<2>(x, stride, mask, k_tiles, c);
-    if (n) mma_stages<1>(x, stride, mask, k_tiles, c);
+    for (uint32_t n = 1; *free != units; n++)
+      spin(p, n, ordinal, WaitKind::kReduceEmpty, *free, units);
+    __threadfence_block();
+    float (*out)[NB] = f().red[b][part];
+    const auto sum = [&](int i) { return (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]); };
+    if constexpr (NB == 1) {
+      if (t == 0) out[g][0] = sum(0), out[g + 8][0] = sum(2);
+    } else if (2 * t < NB) {
+      *reinterpret_cast<float2*>(&out[g][2 * t]) = {sum(0), sum(1)};
+      *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {sum(2), sum(3)};
+    }
+    if (part == 0 && lane == 0) f().red_item[b] = item;
+    __syncwarp();
+    if (lane == 0) mbar_arrive(&f().red_full[b], share);
   }
 
-  // Where payload pair `j` (pairs of k-tile j / 8) of block row `row` lies in `act`.
-  __device__ __forceinline__ uint8_t* act_word(int j, int n, int row) const {
-    const int pair = j & 7;
-    return f().act[w] + ((j >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2) * 4;
+  // The stage at `at`, 8 x octets k-tiles, against the activation: `x` is this lane's fragment of its first k-tile, `stride`
+  // the bytes from one k-tile to the next, `mask` 0 for a column that must not count. Eight k-tiles without a branch between
+  // them, all loads before the first product. Releases the stage.
+  __device__ __forceinline__ void mma_stage(const RingPos<kStages>& at, const uint8_t* x, int stride,
+                                            uint32_t mask, int octets, float (&c)[4][4]) {
+    const uint4* a = stage(at);
+#pragma unroll 1
+    for (; octets; octets--, a += 8 * 32, x += 8 * stride) {
+      uint4 av[8];
+      uint2 bv[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        av[i] = a[i * 32];
+        bv[i] = *reinterpret_cast<const uint2*>(x + i * stride);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; i++) mma_bf16(c[i & 3], av[i], bv[i].x & mask, bv[i].y & mask);
+    }
+    __syncwarp();
+    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);
+  }
+  // One tile of a matrix whose input lies in `act`; the warps whose turn it is hand their parts over.
+  __device__ __forceinline__ void tile(const PackPlan& plan, const uint8_t* x, int stride, int item) {
+    const int parts = plan.parts(), mine = (w - static_cast<int>(turn)) & (kConsumers - 1);
+    if (mine < parts) {
+      float c[4][4] = {};
+#pragma unroll 1
+      for (int j = mine; j < plan.stages; j += kConsumers)
+        mma_stage(pos.ahead(j), x + j * plan.octets * 8 * stride, stride, ~0u, plan.octets, c);
+      const int share = kConsumers * (mine + 1) / parts - kConsumers * mine / parts;
+      give(c, mine, share, item);
+    }
+    units++;
+    turn += plan.stages;
+    pos = pos.ahead(plan.stages);
+  }
+
+  // Where payload pair `pair` (pairs of k-tile pair / 8) of block row `row` of `n` lies in `act`.
+  __device__ __forceinline__ static int act_word(int pair, int n, int row) {
+    return ((pair >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2 & 1) * 4;
   }
 };
 

@@ -13,18 +13,15 @@ struct CountedConsumer : ConsumerAttention<NB> {
   using Core::act_word;
   using Core::f;
   using Core::g;
-  using Core::give;
   using Core::kRowBytes;
   using Core::lane;
-  using Core::mma_run;
+  using Core::next_item;
   using Core::normed_layer;
   using Core::ordinal;
   using Core::p;
-  using Core::pos;
-  using Core::release;
-  using Core::stage;
   using Core::sync;
   using Core::t;
+  using Core::tile;
   using Core::w;
 
   using ConsumerAttention<NB>::ConsumerAttention;
@@ -41,45 +38,35 @@ struct CountedConsumer : ConsumerAttention<NB> {
   __device__ __forceinline__ int thread() const { return w * 32 + lane; }
 
   // ---------------------------------------------------------------- activations
-  // Rows of `k` values (tagged bf16 pairs) into `act`, this warp's k-tiles; block row b is row rows[b], or first + b.
-  // `stride`: block rows that `act` is laid out for.
+  // Rows of `k` <= 2048 values (tagged bf16 pairs) into `act`; block row b is row rows[b], or first + b. `stride`: block rows
+  // that `act` is laid out for.
   __device__ __forceinline__ void load_rows(const uint8_t* base, int k, int first,
                                             const uint8_t* rows, int n, int stride, int layer) {
     constexpr int kAtOnce = NB > 1 ? 2 : 1;
-    const PackPlan plan = PackPlan::of(k);
-    const int per_stage = plan.tiles_per_warp * 4,
-              n_pieces = plan.stages * per_stage;  // of two pairs; <= 64
+    const int n_pieces = PackPlan::of(k).k_tiles() * 4;  // of two pairs
     const uint32_t tag = tag_of(p, layer);
-    int piece[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int j = lane + 32 * i, st = j / per_stage;
-      piece[i] = (st * kConsumers + w) * per_stage + j - st * per_stage;
-      if (j >= n_pieces || piece[i] * 4 >= k) piece[i] = -1;
-    }
-    __syncwarp();  // everybody is done with what lies in `act`
+    sync();  // everybody is done with what lies in `act`
 #pragma unroll 1
     for (int b0 = 0; b0 < n; b0 += kAtOnce) {
       uint4 x[2 * kAtOnce];
       uint32_t from[2 * kAtOnce];
 #pragma unroll
       for (int i = 0; i < 2 * kAtOnce; i++) {
-        const int b = b0 + i / 2;
+        const int b = b0 + i / 2, piece = thread() + 256 * (i & 1);
         from[i] = kNowhere;
-        if (piece[i & 1] >= 0 && b < n)
-          from[i] = ((rows ? rows[b] : first + b) * (k / 4) + piece[i & 1]) * 16;
+        if (piece * 4 < k && b < n) from[i] = ((rows ? rows[b] : first + b) * (k / 4) + piece) * 16;
       }
       gather<2 * kAtOnce>(p, ordinal, tag, base, x, from);
 #pragma unroll
       for (int i = 0; i < 2 * kAtOnce; i++) {
-        const int b = b0 + i / 2, j = lane + 32 * (i & 1);
-        if (b >= n || j >= n_pieces) continue;
-        uint8_t* word = act_word(2 * j, stride, b);
+        const int b = b0 + i / 2, piece = thread() + 256 * (i & 1);
+        if (b >= n || piece >= n_pieces) continue;
+        uint8_t* word = f().act + act_word(2 * piece, stride, b);
         *reinterpret_cast<uint32_t*>(word) = x[i].x;
         *reinterpret_cast<uint32_t*>(word + 8) = x[i].z;  // the next pair
       }
     }
-    __syncwarp();
+    sync();
   }
 
   // ---------------------------------------------------------------- claimed items
@@ -94,15 +81,8 @@ struct CountedConsumer : ConsumerAttention<NB> {
     normed_layer = -1;
 #pragma unroll 1
     while (true) {
-      float c[2][4] = {};
-      stage(pos);
-      const int item = smem<NB>().item[pos.slot];
-      if (item == kNoItem) {
-        release(pos);
-        pos.next();
-        give(c, kNoItem);
-        return;
-      }
+      const int item = next_item();
+      if (item == kNoItem) return this->end_of_items();
       if (item / tiles != loaded) {
         loaded = item / tiles;
         const RouteEntry e = route.entry[loaded];
@@ -112,21 +92,16 @@ struct CountedConsumer : ConsumerAttention<NB> {
         load_rows(up ? p.moe_in : p.ffn, k, e.begin, up ? nullptr : route.pair + e.begin, n, n,
                   d.layer);
       }
-      mma_run(f().act[w] + t * 8 + column * kRowBytes, n * kRowBytes, ~0u, plan.tiles_per_warp,
-              plan.stages, c);
-      give(c, item);
+      tile(plan, f().act + column * kRowBytes + t * 8, n * kRowBytes, item);
     }
   }
 
-  // ATTN_DRAIN: a stage of 0 bytes names the item; its pages follow.
+  // ATTN_DRAIN: an item's pages follow it.
   __device__ __forceinline__ void drain_attention(const TaskDescriptor& d) {
     const int width = p.n_heads / p.n_kv_heads * p.head_dim;
 #pragma unroll 1
     while (true) {
-      stage(pos);
-      const int item = smem<NB>().item[pos.slot];
-      release(pos);
-      pos.next();
+      const int item = next_item();
       if (item == kNoItem) return;
       TaskDescriptor part = d;
       part.split = item % d.n_splits, part.tile_begin = item / d.n_splits % p.n_kv_heads;

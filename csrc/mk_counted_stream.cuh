@@ -11,6 +11,7 @@ template <int NB>
 struct CountedProducer : Producer<NB> {
   using Producer<NB>::p;
   using Producer<NB>::ordinal;
+  using Producer<NB>::push_item;
   using Producer<NB>::stage;
   int routed = -1;
 
@@ -23,7 +24,7 @@ struct CountedProducer : Producer<NB> {
     return static_cast<int>(__shfl_sync(~0u, next, 0));
   }
 
-  // ATTN_DRAIN: items (row, KV head, split). A stage of 0 bytes brings the item, the pages of the split follow.
+  // ATTN_DRAIN: items (row, KV head, split). The pages of the split follow the item.
   __device__ __forceinline__ void drain_pages(const TaskDescriptor& d, const Layer& layer) {
     const bool sliding = layer.flags & kLayerSliding;
     const uint32_t bytes = kPageTokens * p.head_dim * 2;
@@ -36,7 +37,7 @@ struct CountedProducer : Producer<NB> {
       const PageRange range = page_range<NB>(p, row, sliding, split);
       const int32_t* table =
           p.page_table + (static_cast<size_t>(sliding) * kMaxRows + row) * p.max_pages;
-      stage(nullptr, 0, item);
+      push_item(item);
 #pragma unroll 1
       for (int page = range.begin; page < range.end; page++) {
         const size_t offset = (static_cast<size_t>(table[page]) * p.n_kv_heads + group) * bytes;
@@ -44,7 +45,7 @@ struct CountedProducer : Producer<NB> {
         stage(layer.v + offset, bytes);
       }
     }
-    stage(nullptr, 0, kNoItem);
+    push_item(kNoItem);
   }
 
   // MOE_UPGATE_ACT_DRAIN, MOE_DOWN_DRAIN: items are blocks of kMoeBlockTiles tiles of one expert of the union.
@@ -65,11 +66,13 @@ struct CountedProducer : Producer<NB> {
       const uint8_t* src =
           bank + (static_cast<size_t>(route.entry[u].expert) * tiles + first) * plan.tile_bytes();
 #pragma unroll 1
-      for (int tile = first; tile < last; tile++)
+      for (int tile = first; tile < last; tile++) {
+        push_item(u * tiles + tile);
 #pragma unroll 1
-        for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes, u * tiles + tile);
+        for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes);
+      }
     }
-    stage(nullptr, 0, kNoItem);
+    push_item(kNoItem);
   }
 
   __device__ __forceinline__ void loop(int n_tasks) {
@@ -153,10 +156,10 @@ struct CountedStorer : Storer<NB> {
     const Opcode op = static_cast<Opcode>(d.opcode);
     const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
     const bool up = op == Opcode::kMoeUpGateActDrain, claimed = up || op == Opcode::kMoeDownDrain;
-    const int last = claimed ? INT_MAX : d.tile_begin + d.tile_count;
+    const int last = claimed ? INT_MAX : d.tile_begin + d.tile_count, parts = this->parts(d, layer);
 #pragma unroll 1
     for (int tile = d.tile_begin; tile < last; tile++) {
-      const int taken = this->take(), item = claimed ? taken : tile;
+      const int taken = this->take(parts), item = claimed ? taken : tile;
       if (item == kNoItem) break;
       if (up || op == Opcode::kFfnUpGateAct) {
         this->upgate(d, layer.intermediate, up ? &smem<NB>().f.route[d.layer & 1] : nullptr, item);

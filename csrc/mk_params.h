@@ -17,13 +17,13 @@
 namespace pointcode::mk {
 
 constexpr int kThreads = 384;  // 12 warps: controller, producer, storer, combiner, 8 consumers
-constexpr int kConsumers = 8;  // consumer warps; each takes 1/8 of every stage's k-tiles
+constexpr int kConsumers = 8;  // consumer warps; each takes whole stages, in turn
 constexpr int kStageBytes =
     16384;  // ring stage: 16 rows x 512 (K = 2048, 4096), or one K or V page of one head
 constexpr int kMaxSplits = 33;    // attention splits that one combiner merges
 constexpr int kMaxExperts = 128;  // four router logits per lane
 constexpr int kMaxTopK = 8;
-constexpr int kMaxHidden = 2048;  // 16 k-tiles per warp are kept in shared memory
+constexpr int kMaxHidden = 2048;  // a normed row stays in shared memory
 constexpr int kMaxHeadDim = 128;
 constexpr int kMaxGroup = 8;  // query heads per KV head: the N = 8 columns of one mma
 
@@ -46,17 +46,20 @@ struct Layer {
   int32_t intermediate;
 };
 
-// How a (rows, K) matrix is cut: tiles of 16 rows; each tile is `stages` ring stages; a stage gives each of the eight
-// consumer warps `tiles_per_warp` k-tiles (16 x 16, 512 bytes in mma A-fragment order). K is padded with zeros.
+// How a (rows, K) matrix is cut: tiles of 16 rows; each tile is `stages` ring stages; a stage is `octets` x 8 k-tiles
+// (16 x 16, 512 bytes in mma A-fragment order). K is padded with zeros.
 struct PackPlan {
-  int stages, tiles_per_warp;
+  int stages, octets;
   POINTCODE_HOST_DEVICE static PackPlan of(int k) {
-    const int per_warp = (k + 127) / 128, stages = (per_warp + 3) / 4;
-    return {stages, (per_warp + stages - 1) / stages};
+    const int octets = (k + 127) / 128, stages = (octets + 3) / 4;
+    return {stages, (octets + stages - 1) / stages};
   }
-  POINTCODE_HOST_DEVICE int stage_bytes() const { return tiles_per_warp * kConsumers * 512; }
+  POINTCODE_HOST_DEVICE int stage_bytes() const { return octets * 8 * 512; }
   POINTCODE_HOST_DEVICE int tile_bytes() const { return stages * stage_bytes(); }
-  POINTCODE_HOST_DEVICE int k_tiles() const { return stages * tiles_per_warp * kConsumers; }
+  POINTCODE_HOST_DEVICE int k_tiles() const { return stages * octets * 8; }
+  POINTCODE_HOST_DEVICE int stage_k() const { return octets * 128; }
+  // Partial sums that the consumers hand over for one tile: stage j belongs to part j % 8.
+  POINTCODE_HOST_DEVICE int parts() const { return stages < kConsumers ? stages : kConsumers; }
 };
 
 // Where a bounded wait that expired says so. Written by the first one only; valid when the abort flag is set.
@@ -74,7 +77,9 @@ enum class WaitKind : int32_t {
   kWarpSync,
   kRoute,
   kData,
-  kCounter
+  kCounter,
+  kItem,
+  kChosen
 };
 
 // Activations handed between SMs are "tagged": 8 bytes carry 4 bytes of payload (one fp32 or two bf16) and a 4-byte tag

@@ -13,6 +13,7 @@ struct Producer {
   RingPos<Smem<NB>::kStages> pos{}, landed{};
   uint32_t issued = 0, n_landed = 0;
   uint32_t limit = 1;  // stages that may be on their way
+  uint32_t n_items = 0;
   int ordinal = -1;
 
   // Waits until the next stage is free and few enough are on their way.
@@ -31,31 +32,38 @@ struct Producer {
     pos.next();
     issued++;
   }
-  // `item` travels with the stage; a stage of 0 bytes only says that a task has no more tiles.
-  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes, int item = kNoItem) {
+  __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes) {
     Smem<NB>& s = smem<NB>();
     acquire();
     if ((threadIdx.x & 31) == 0) {
-      s.item[pos.slot] = item;
-      if (bytes > 0) {
-        mbar_expect(&s.ring_full[pos.slot], bytes);
-        bulk_load(s.ring[pos.slot], src, bytes, &s.ring_full[pos.slot]);
-      } else {
-        mbar_arrive(&s.ring_full[pos.slot]);
-      }
+      s.number[pos.slot] = pos.number;
+      mbar_expect(&s.ring_full[pos.slot], bytes);
+      bulk_load_once(s.ring[pos.slot], src, bytes, &s.ring_full[pos.slot]);
     }
     issue();
+  }
+  // Tells the consumers what the next stages hold; kNoItem: the task has no more.
+  __device__ __forceinline__ void push_item(int item) {
+    Fixed<NB>& f = smem<NB>().f;
+    const uint32_t slot = n_items % kItemSlots;
+    if (n_items >= kItemSlots)
+      mbar_wait(p, &f.item_empty[slot], ((n_items / kItemSlots) - 1) & 1, ordinal, WaitKind::kItem);
+    if ((threadIdx.x & 31) == 0) f.item[slot] = item, mbar_arrive(&f.item_full[slot]);
+    __syncwarp();
+    n_items++;
   }
   // The activations of a batch: one copy a row, lane r brings row r. `base`: tagged rows of `k` values.
   __device__ __forceinline__ void rows_stage(const Batches& batches, const Batch& b,
                                              const PackPlan& plan, const uint8_t* base, int k) {
     Smem<NB>& s = smem<NB>();
-    const int lane = threadIdx.x & 31, stage_k = plan.tiles_per_warp * 128,
-              first = b.first_stage * stage_k;
+    const int lane = threadIdx.x & 31, stage_k = plan.stage_k(), first = b.first_stage * stage_k;
     const uint32_t pitch = b.n_stages * stage_k * 4,
                    bytes = min(b.n_stages * stage_k, k - first) * 4;
     acquire();
-    if (lane == 0) mbar_expect(&s.ring_full[pos.slot], bytes * b.n);
+    if (lane == 0) {
+      s.number[pos.slot] = pos.number;
+      mbar_expect(&s.ring_full[pos.slot], bytes * b.n);
+    }
     __syncwarp();
     if (lane < b.n)
       bulk_load(s.ring[pos.slot] + lane * pitch,
@@ -168,15 +176,16 @@ struct Producer {
         if (item >= items.items) break;
         if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
       }
+      push_item(item);
       const uint8_t* src =
           layer.upgate +
           (static_cast<size_t>(route.entry[item / tiles].expert) * tiles + item % tiles) *
               tile_bytes;
 #pragma unroll 1
-      for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes, item);
+      for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes);
       if (++item > items.last) item = items.last;
     }
-    stage(nullptr, 0, kNoItem);
+    push_item(kNoItem);
   }
 
   __device__ void loop(int n_tasks) {

@@ -10,6 +10,9 @@ __device__ __forceinline__ uint32_t ordered(float f) {
   const uint32_t u = __float_as_uint(f);
   return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
+__device__ __forceinline__ float unordered(uint32_t u) {
+  return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
@@ -53,77 +56,60 @@ __device__ __forceinline__ void list_union(Route& route, const Chosen& chosen, i
   __syncwarp();
 }
 
-// Reads the tagged logits of all rows, writes the layer's route. Lane l holds experts 4 l .. 4 l + 3; slots go by falling
-// logit, ties to the lower id. Several rows at once: a choice is a chain of latencies, and the gate/up waits for it.
+// One row's experts and weights from the router's tagged logits, by a whole warp: slots go by falling logit, ties to the
+// lower id. Lane l holds experts 4 l .. 4 l + 3. Each consumer warp takes a row while it would wait for q: one warp alone
+// would need 2 us a row, and the gate/up weights wait for the route.
 template <int NB>
-__device__ __forceinline__ void make_route(const Params& p, int ordinal, int layer) {
-  constexpr int kAtOnce = NB < 4 ? NB : 4;
-  Route& route = smem<NB>().f.route[layer & 1];
-  const int lane = threadIdx.x & 31, n_pairs = p.n_rows * p.top_k;
-  const uint32_t tag = tag_of(p, layer);
+__device__ __forceinline__ void choose(const Params& p, int ordinal, int layer, int row) {
+  Fixed<NB>& f = smem<NB>().f;
+  const int lane = threadIdx.x & 31;
   const bool mine = lane * 4 < p.n_experts;
-  float (*logits)[kMaxExperts] = smem<NB>().f.logits;  // each lane reads back what it wrote
-  {
-    uint4 raw[2 * NB];  // all rows' loads at once
-    uint32_t from[2 * NB];
+  const uint32_t at = (row * p.n_experts + lane * 4) * 8;
+  const uint32_t from[2] = {mine ? at : kNowhere, mine ? at + 16 : kNowhere};
+  uint4 raw[2];
+  gather<2>(p, ordinal, tag_of(p, layer), p.router, raw, from);
+  uint32_t left[4] = {};  // 0: taken, or no expert
+  if (mine)
+    left[0] = ordered(__uint_as_float(raw[0].x)), left[1] = ordered(__uint_as_float(raw[0].z)),
+    left[2] = ordered(__uint_as_float(raw[1].x)), left[3] = ordered(__uint_as_float(raw[1].z));
+  uint32_t slots = 0, my_top = 0;
+#pragma unroll 1
+  for (int k = 0; k < p.top_k; k++) {
+    const uint32_t best = max(max(left[0], left[1]), max(left[2], left[3])),
+                   top = __reduce_max_sync(~0u, best);
+    if (lane == k) my_top = top;
+    if (lane != __ffs(__ballot_sync(~0u, best == top)) - 1) continue;
+    const int which = left[0] == top ? 0 : left[1] == top ? 1 : left[2] == top ? 2 : 3;
+    slots |= (k + 1u) << (8 * which);
 #pragma unroll
-    for (int i = 0; i < 2 * NB; i++)
-      from[i] =
-          mine && i / 2 < p.n_rows ? (i / 2 * p.n_experts + lane * 4) * 8 + i % 2 * 16 : kNowhere;
-    gather<2 * NB>(p, ordinal, tag, p.router, raw, from);
-#pragma unroll
-    for (int i = 0; i < 2 * NB; i++)
-      *reinterpret_cast<uint2*>(&logits[i / 2][lane * 4 + i % 2 * 2]) = {raw[i].x, raw[i].z};
+    for (int j = 0; j < 4; j++) left[j] = j == which ? 0u : left[j];
   }
+  __syncwarp();
+  f.chosen[row][lane] = slots;
+  const float weight = lane < p.top_k ? sigmoid(unordered(my_top)) : 0.f;
+  float total = weight;
+#pragma unroll
+  for (int i = 4; i; i >>= 1) total += __shfl_xor_sync(~0u, total, i);
+  if (lane < p.top_k)
+    f.route[layer & 1].weight[row * p.top_k + lane] = p.norm_topk ? weight / total : weight;
+}
+
+// Makes the layer's route of what the consumer warps chose; by a whole warp.
+template <int NB>
+__device__ __forceinline__ void make_route(const Params& p, int ordinal, int layer, uint32_t turn) {
+  Fixed<NB>& f = smem<NB>().f;
+  mbar_wait(p, &f.chosen_full, turn & 1, ordinal, WaitKind::kChosen);
   Chosen chosen;
 #pragma unroll 1
-  for (int r0 = 0; r0 < p.n_rows; r0 += kAtOnce) {
-    uint32_t left[kAtOnce][4];  // 0: taken, or no expert
+  for (int row = 0; row < p.n_rows; row++) {
+    const uint32_t slots = f.chosen[row][threadIdx.x & 31];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++)
-#pragma unroll
-      for (int j = 0; j < 4; j++)
-        left[i][j] = mine && r0 + i < p.n_rows ? ordered(logits[r0 + i][lane * 4 + j]) : 0u;
-#pragma unroll 1
-    for (int k = 0; k < p.top_k; k++) {
-      uint32_t best[kAtOnce], top[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++) {
-        best[i] = max(max(left[i][0], left[i][1]), max(left[i][2], left[i][3]));
-        top[i] = __reduce_max_sync(~0u, best[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++) {
-        const int owner = __ffs(__ballot_sync(~0u, best[i] == top[i])) - 1;
-        if (lane != owner || r0 + i >= p.n_rows) continue;
-        bool found = false;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          if (found || left[i][j] != top[i]) continue;
-          found = true, left[i][j] = 0;
-          chosen.add(j, r0 + i, k);
-          route.weight[(r0 + i) * p.top_k + k] = logits[r0 + i][lane * 4 + j];
-        }
-      }
+    for (int j = 0; j < 4; j++) {
+      const int slot = static_cast<int>(slots >> (8 * j) & 255);
+      if (slot) chosen.add(j, row, slot - 1);
     }
   }
-  __syncwarp();
-  float weight[(NB * kMaxTopK + 31) / 32];
-#pragma unroll
-  for (int h = 0; h < (NB * kMaxTopK + 31) / 32; h++) {
-    const int pair = lane + 32 * h, first = pair / p.top_k * p.top_k;
-    if (pair >= n_pairs) continue;
-    float total = 0.f;
-#pragma unroll 1
-    for (int k = 0; k < p.top_k; k++) total += sigmoid(route.weight[first + k]);
-    weight[h] = sigmoid(route.weight[pair]);
-    if (p.norm_topk) weight[h] = weight[h] / total;
-  }
-  __syncwarp();
-#pragma unroll
-  for (int h = 0; h < (NB * kMaxTopK + 31) / 32; h++)
-    if (lane + 32 * h < n_pairs) route.weight[lane + 32 * h] = weight[h];
-  list_union(route, chosen, p.top_k);
+  list_union(f.route[layer & 1], chosen, p.top_k);
 }
 
 __device__ __forceinline__ Slice slice(const TaskDescriptor& d, const Route& route, int tiles) {

@@ -10,16 +10,20 @@ constexpr int kHelperRegisters = 136, kConsumerRegisters = 184;
 template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
   for (int i = 0; i < Smem<NB>::kStages; i++)
-    mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers);
+    mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers), s.number[i] = 0;
   for (int i = 0; i < kDescSlots; i++)
     mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
   for (int i = 0; i < Fixed<NB>::kRedSlots; i++)
-    mbar_init(&s.f.red_full[i], kConsumers), mbar_init(&s.f.red_empty[i], 1);
+    mbar_init(&s.f.red_full[i], kConsumers), s.f.red_free[i] = i;
+  for (int i = 0; i < kItemSlots; i++)
+    mbar_init(&s.f.item_full[i], 1), mbar_init(&s.f.item_empty[i], kConsumers);
   mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
+  mbar_init(&s.f.chosen_full, kConsumers);
   mbar_init_fence();
 }
 
-// Where each row stands, and cos and sin of its angles: angle(i) = position * theta^(-2 i / head_dim), in fp32 as the reference does.
+// Where each row stands, and cos and sin of its angles: angle(i) = position *
+// theta^(-2 i / head_dim), in fp32 as the reference does.
 template <int NB>
 __device__ void row_table(Smem<NB>& s, const Params& p) {
   const int half = p.head_dim / 2;
@@ -54,9 +58,14 @@ __device__ __forceinline__ void set_up(const Params& p) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
   row_table(s, p);
+  for (int i = threadIdx.x; i < 256; i += kThreads) s.f.routes[i] = 0;
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i < p.n_queues; i += kThreads)
       p.queues[((p.step & 1) ^ 1) * p.n_queues + i] = 0;
+  __syncthreads();
+  const int begin = p.offsets[blockIdx.x], end = p.offsets[blockIdx.x + 1];
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kThreads)
+    if (p.tasks[i].flags & kFlagFusedTopK) s.f.routes[p.tasks[i].layer] = 1;
   __syncthreads();
 }
 

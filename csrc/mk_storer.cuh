@@ -1,4 +1,4 @@
-// Storer warp: sums the eight consumer warps' partial tiles, runs the epilogue and hands the result over.
+// Storer warp: sums the consumer warps' partial tiles, runs the epilogue and hands the result over.
 // Lane l holds output row l & 15 of the tile for the batch rows 4 (l >> 4) .. + 3.
 #pragma once
 
@@ -30,8 +30,16 @@ struct Storer {
   __device__ __forceinline__ int out_row() const { return lane() & 15; }
   __device__ __forceinline__ int first_row() const { return NB == 8 ? (lane() >> 4) * 4 : 0; }
 
+  // Partial sums of each of a task's tiles: of the stages of a matrix whose input all warps have, or one per warp.
+  __device__ __forceinline__ int parts(const TaskDescriptor& d, const Layer& layer) const {
+    const Opcode op = static_cast<Opcode>(d.opcode);
+    if (op == Opcode::kOProj || op == Opcode::kFfnDown) return kConsumers;
+    if (op == Opcode::kMoeDownDrain)
+      return p.counted ? PackPlan::of(layer.intermediate).parts() : kConsumers;
+    return PackPlan::of(p.hidden).parts();
+  }
   // The next unit into `v`; returns its item.
-  __device__ __forceinline__ int take() {
+  __device__ __forceinline__ int take(int n_parts) {
     constexpr int kSlots = Fixed<NB>::kRedSlots;
     Fixed<NB>& f = smem<NB>().f;
     const int b = n % kSlots;
@@ -42,9 +50,11 @@ struct Storer {
 #pragma unroll
     for (int w = 0; w < kConsumers; w++)
 #pragma unroll
-      for (int i = 0; i < kPer; i++) v[i] += f.red[b][w][out_row()][first_row() + i];
+      for (int i = 0; i < kPer; i++)
+        if (w < n_parts) v[i] += f.red[b][w][out_row()][first_row() + i];
+    __threadfence_block();
     __syncwarp();
-    if (lane() == 0) mbar_arrive(&f.red_empty[b]);
+    if (lane() == 0) *static_cast<volatile uint32_t*>(&f.red_free[b]) = n + kSlots;
     n++;
     return item;
   }
@@ -167,10 +177,10 @@ struct Storer {
     const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
     const Route& route = smem<NB>().f.route[d.layer & 1];
     const bool claimed = op == Opcode::kMoeUpGateActDrain, scaled = d.flags & kFlagFusedNorm;
-    const int last = claimed ? INT_MAX : d.tile_begin + d.tile_count;
+    const int last = claimed ? INT_MAX : d.tile_begin + d.tile_count, n_parts = parts(d, layer);
 #pragma unroll 1
     for (int tile = d.tile_begin; tile < last; tile++) {
-      const int item = take();
+      const int item = take(n_parts);
       if (claimed && item == kNoItem) return;
       if (scaled) apply_scale(d.layer);
       if (claimed || op == Opcode::kFfnUpGateAct) {

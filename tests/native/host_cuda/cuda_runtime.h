@@ -190,6 +190,7 @@ inline float __uint_as_float(uint32_t u) {
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
+inline void __threadfence_block() {}
 inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline int __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline void sincospif(float x, float* sine, float* cosine) {

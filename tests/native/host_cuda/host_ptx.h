@@ -14,6 +14,9 @@ inline uint8_t* dynamic_smem() { return host_cuda::shared_memory(); }
 inline void mbar_init(uint64_t* bar, int count) { host_cuda::barrier_init(bar, count); }
 inline void mbar_expect(uint64_t* bar, uint32_t bytes) { host_cuda::barrier_arrive(bar, bytes); }
 inline void mbar_arrive(uint64_t* bar) { host_cuda::barrier_arrive(bar, 0); }
+inline void mbar_arrive(uint64_t* bar, int count) {
+  while (count--) host_cuda::barrier_arrive(bar, 0);
+}
 inline bool mbar_try_wait(uint64_t* bar, uint32_t parity) {
   return host_cuda::barrier_wait(bar, parity);
 }
@@ -23,6 +26,9 @@ inline bool mbar_test_wait(uint64_t* bar, uint32_t parity) {
 inline void mbar_init_fence() {}
 inline void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
   host_cuda::copy_async(dst, src, bytes, bar);
+}
+inline void bulk_load_once(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
+  bulk_load(dst, src, bytes, bar);
 }
 
 // ---- global memory between SMs
