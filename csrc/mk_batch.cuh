@@ -22,7 +22,6 @@ struct Batch {
     return first_stage + n_stages == stages;
   }
   __device__ __forceinline__ int n_weights() const { return (end - part) * n_stages; }
-  __device__ __forceinline__ int n_weights() const { return (end - part) * n_stages; }
   // Bytes from one row to the next: 8 rows' pieces lie in different banks.
   __device__ __forceinline__ int pitch(const PackPlan& plan) const {
     return n_stages * plan.stage_k() * 4 + kSlotPadding / kMaxRows;

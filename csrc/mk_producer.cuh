@@ -50,7 +50,6 @@ struct Producer {
     if (n_items >= kItemSlots)
       mbar_wait(p, &f.item_empty[slot], ((n_items / kItemSlots) - 1) & 1, ordinal, WaitKind::kItem);
     __syncwarp();
-    __syncwarp();
     if ((threadIdx.x & 31) == 0) f.item[slot] = item, mbar_arrive(&f.item_full[slot]);
     __syncwarp();
     n_items++;
