@@ -1,16 +1,13 @@
 // Activations that travel through the ring: the attention output before O, hidden units before a down projection.
 //
 // A "batch" is what one ring stage of activations holds: some rows of a tagged buffer, for the weight stages that follow it.
-// The producer copies rows as they are, tags and all; a consumer looks at the tags as it multiplies, so what was copied too
-// early is noticed and read again from where it is made. Producer and consumers derive the same batches. A batch is short:
-// its rows stay in the ring until its last weights are used, and the producer cannot pass them.
+// The producer copies rows as they are, tags and all; the consumers look at the tags, so a copy that came too early is
+// noticed piece by piece and those pieces are read again from global memory. Producer and consumers derive the same batches.
 #pragma once
 
 #include "mk_common.cuh"
 
 namespace pointcode::mk {
-
-constexpr int kBatchStages = 4;  // weight stages of a batch, at most
 
 struct Batch {
   int part, end;              // parts: experts of the union, or 0 for a plain matrix
@@ -20,11 +17,6 @@ struct Batch {
 
   __device__ __forceinline__ bool whole(int stages) const {
     return first_stage + n_stages == stages;
-  }
-  __device__ __forceinline__ int n_weights() const { return (end - part) * n_stages; }
-  // Bytes from one row to the next: 8 rows' pieces lie in different banks.
-  __device__ __forceinline__ int pitch(const PackPlan& plan) const {
-    return n_stages * plan.stage_k() * 4 + kSlotPadding / kMaxRows;
   }
 };
 
@@ -46,14 +38,9 @@ struct Batches {
     Batch b{part, part, stage, stages, 0, route ? route->entry[part].begin : 0};
     if (stage == 0) {
 #pragma unroll 1
-      while (b.end < n_parts && b.n + rows(b.end) <= kMaxRows &&
-             (b.n + rows(b.end)) * stages <= fits && (b.end - part + 1) * stages <= kBatchStages)
-        b.n += rows(b.end++);
+      while (b.end < n_parts && (b.n + rows(b.end)) * stages <= fits) b.n += rows(b.end++);
     }
-    if (b.n == 0) {
-      b.n = rows(part), b.end = part + 1;
-      b.n_stages = min(min(stages - stage, kBatchStages), fits / b.n);
-    }
+    if (b.n == 0) b.n = rows(part), b.end = part + 1, b.n_stages = min(stages - stage, fits / b.n);
     return b;
   }
   __device__ __forceinline__ int row_id(int index) const {

@@ -28,7 +28,7 @@ namespace pointcode::mk {
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
 constexpr int kItemSlots = 8;
-constexpr int kSlotPadding = 256, kSlotBytes = kStageBytes + kSlotPadding;
+constexpr int kBatchBytes = kStageBytes / 2;  // a batch of activations, without the tags
 
 constexpr int32_t kNoItem = -1;
 
@@ -49,8 +49,9 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  // The normed input: [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs].
-  alignas(16) uint8_t act[NB * kMaxHidden * 2];
+  static constexpr int kActBytes =  // the normed input, or two batches of activations
+      NB * kMaxHidden * 2 > 2 * kBatchBytes ? NB * kMaxHidden * 2 : 2 * kBatchBytes;
+  alignas(16) uint8_t act[kActBytes];  // [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];   // gate/up: the unit's item
   uint32_t red_free[kRedSlots];  // the unit that may be written here
@@ -75,9 +76,9 @@ struct Fixed {  // everything in shared memory but the ring
 template <int NB>
 struct Smem {
   static constexpr int kStages =
-      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kSlotBytes + 20);
+      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
   static_assert(kStages >= 8);
-  alignas(1024) uint8_t ring[kStages][kSlotBytes];
+  alignas(1024) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
   uint32_t number[kStages];  // of the stage that is or was last brought here, from 1

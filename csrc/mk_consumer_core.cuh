@@ -11,12 +11,11 @@ namespace pointcode::mk {
 template <int NB>
 struct ConsumerCore {
   static constexpr int kStages = Smem<NB>::kStages;
-  static constexpr int kRowBytes = 32;     // one row's 16 values of a k-tile, as four (b0, b1) pairs
-  static constexpr int kTaggedBytes = 64;  // the same in order, a tag behind each pair
+  static constexpr int kRowBytes = 32;  // one row's 16 values of a k-tile, as four (b0, b1) pairs
   const Params& p;
   const int w, lane, g, t;
   RingPos<kStages> pos{};
-  uint32_t units = 0, syncs = 0, turn = 0, items = 0;
+  uint32_t units = 0, syncs = 0, turn = 0, items = 0, batches = 0;
   int ordinal = -1;
   int normed_layer = -1;  // layer whose normed input lies in `act`
 
@@ -96,48 +95,6 @@ struct ConsumerCore {
       }
 #pragma unroll
       for (int i = 0; i < 8; i++) mma_bf16(c[i & 3], av[i], bv[i].x & mask, bv[i].y & mask);
-    }
-    __syncwarp();
-    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);
-  }
-  // The same with an activation that is tagged: `x` is this lane's pair in the ring, `source` in global memory, both of the
-  // first k-tile; `valid` k-tiles exist, what follows is padding.
-  __device__ __forceinline__ void mma_tagged(const RingPos<kStages>& at, const uint8_t* x,
-                                             const uint8_t* source, uint32_t tag, uint32_t mask,
-                                             int octets, int valid, float (&c)[4][4]) {
-    const uint4* a = stage(at);
-#pragma unroll 1
-    for (; octets; octets--, a += 8 * 32, x += 8 * kTaggedBytes, source += 8 * kTaggedBytes, valid -= 8) {
-      uint4 av[8];
-      uint2 low[8], high[8];
-      uint32_t wrong = 0;
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        av[i] = a[i * 32];
-        low[i] = *reinterpret_cast<const uint2*>(x + i * kTaggedBytes);
-        high[i] = *reinterpret_cast<const uint2*>(x + i * kTaggedBytes + kTaggedBytes / 2);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (i < valid) wrong |= (low[i].y ^ tag) | (high[i].y ^ tag);
-#pragma unroll 1
-      for (uint32_t n = 1; wrong; n++) {
-        source = opaque(source), wrong = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-          if (i >= valid) continue;
-          low[i] = load_volatile_pair(source + i * kTaggedBytes);
-          high[i] = load_volatile_pair(source + i * kTaggedBytes + kTaggedBytes / 2);
-          wrong |= (low[i].y ^ tag) | (high[i].y ^ tag);
-        }
-        if (wrong) spin(p, n, ordinal, WaitKind::kData, low[0].y, tag);
-      }
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const uint32_t m = i < valid ? mask : 0u;
-        mma_bf16(c[i & 3], av[i], low[i].x & m, high[i].x & m);
-      }
     }
     __syncwarp();
     if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);

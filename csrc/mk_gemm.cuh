@@ -15,8 +15,8 @@ struct ConsumerGemm : ConsumerCore<NB> {
   using Core::give;
   using Core::kRowBytes;
   using Core::lane;
-  using Core::kTaggedBytes;
-  using Core::mma_tagged;
+  using Core::batches;
+  using Core::mma_stage;
   using Core::next_item;
   using Core::normed_layer;
   using Core::ordinal;
@@ -89,6 +89,48 @@ struct ConsumerGemm : ConsumerCore<NB> {
     normed_layer = layer;
   }
 
+  // A batch of activations, from the ring into `act`, by all warps: units of (row, stage) of per_unit 16-byte pieces (two
+  // pairs). A piece whose tag is not right yet was copied too early: it is read from where it is made. Two batches fit, so
+  // that one sync is enough: who writes the second next knows that everybody is done with the first. Returns the batch.
+  __device__ __forceinline__ const uint8_t* take(const Batches& cut, const Batch& b,
+                                                 const PackPlan& plan, const uint8_t* base, int k,
+                                                 uint32_t tag) {
+    constexpr int kPieces = kStageBytes / 16 / (kConsumers * 32);  // per lane
+    const int per_unit = plan.octets * 32, n_pieces = b.n * b.n_stages * per_unit;
+    const int by_unit = (65535 + per_unit) / per_unit, by_row = (65535 + b.n_stages) / b.n_stages;
+    const uint4* ring = stage(pos) - lane;
+    uint4 x[kPieces];
+    int word[kPieces];
+    uint32_t from[kPieces];
+    bool ok = true;
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) {
+      const int piece = w * 32 + lane + kConsumers * 32 * i, unit = piece * by_unit >> 16,
+                off = piece - unit * per_unit, row = unit * by_row >> 16;
+      const int pair = (unit - row * b.n_stages) * per_unit * 2 + off * 2,
+                at = b.first_stage * plan.stage_k() + pair * 2;  // of the row
+      word[i] = -1, x[i] = {0, tag, 0, tag}, from[i] = kNowhere;
+      if (piece >= n_pieces) continue;
+      word[i] = act_word(pair, b.n, row);
+      if (at >= k) continue;  // the padding of k
+      from[i] = (cut.row_id(b.row + row) * k + at) * 4;
+      x[i] = ring[piece];
+      ok &= tagged(x[i], tag);
+    }
+    if (!ok) gather<kPieces>(p, ordinal, tag, base, x, from);
+    uint8_t* out = f().act + (batches++ & 1) * kBatchBytes;
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) {
+      if (word[i] < 0) continue;
+      *reinterpret_cast<uint32_t*>(out + word[i]) = x[i].x;
+      *reinterpret_cast<uint32_t*>(out + word[i] + 8) = x[i].z;  // the next pair: t + 1
+    }
+    release(pos);
+    pos.next();
+    sync();
+    return out;
+  }
+
   // GEMMs of the normed residual, which lies in `act`: tiles of 16 output rows. Gate/up tiles of experts come as items.
   __device__ __forceinline__ void normed_gemm(const TaskDescriptor& d) {
     const PackPlan plan = PackPlan::of(p.hidden);
@@ -118,7 +160,8 @@ struct ConsumerGemm : ConsumerCore<NB> {
     const PackPlan plan = PackPlan::of(k);
     const uint32_t tag = tag_of(p, d.layer);
     const Route& route = f().route[d.layer & 1];
-    const uint8_t* base = o ? p.attn : p.ffn;
+    if (normed_layer != -1) sync();  // nobody reads the normed input
+    normed_layer = -1;
     if (experts) stage(pos);  // the route is in place once the first stage is
     const Batches cut(p, experts ? &route : nullptr, plan);
 #pragma unroll 1
@@ -127,29 +170,22 @@ struct ConsumerGemm : ConsumerCore<NB> {
 #pragma unroll 1
       for (int part = 0, first = 0; part < cut.n_parts;) {
         const Batch b = cut.at(part, first);
-        const auto rows_at = pos;
-        const uint8_t* rows = reinterpret_cast<const uint8_t*>(stage(rows_at) - lane) + t * 8;
+        const uint8_t* x = take(cut, b, plan, o ? p.attn : p.ffn, k, tag) + t * 8;
         if (part == 0) stamp(p, 5, d.layer);
-        pos.next();
 #pragma unroll 1
         for (int u = b.part; u < b.end; u++) {
           const RouteEntry e = experts ? route.entry[u] : RouteEntry{0, 0xff, 0};
+          int j = (w - e.expert * plan.stages - b.first_stage) & (kConsumers - 1);
           const uint32_t mask = e.rows >> g & 1 ? ~0u : 0u;
           const int column = !experts ? min(g, b.n - 1)
                              : mask   ? e.begin - b.row + __popc(e.rows & ((1u << g) - 1))
                                       : 0;
-          int j = (w - e.expert * plan.stages - first) & (kConsumers - 1);
-          if (j < b.n_stages) {
-            const int k_tile = (first + j) * plan.octets * 8;
-            const uint8_t* source =
-                base + (static_cast<size_t>(cut.row_id(b.row + column)) * k + k_tile * 16) * 4;
-            mma_tagged(pos.ahead(j),
-                       rows + column * b.pitch(plan) + j * plan.octets * 8 * kTaggedBytes,
-                       source + t * 8, tag, mask, plan.octets, k / 16 - k_tile, c);
-          }
+#pragma unroll 1
+          for (; j < b.n_stages; j += kConsumers)
+            mma_stage(pos.ahead(j), x + (j * plan.octets * 8 * b.n + column) * kRowBytes,
+                      b.n * kRowBytes, mask, plan.octets, c);
           pos = pos.ahead(b.n_stages);
         }
-        release(rows_at);
         first = b.whole(plan.stages) ? 0 : b.first_stage + b.n_stages;
         part = b.whole(plan.stages) ? b.end : b.part;
       }

@@ -97,11 +97,6 @@ __device__ __forceinline__ uint4 load_volatile(const void* p) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ uint2 load_volatile_pair(const void* p) {
-  uint2 v;
-  asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
-  return v;
-}
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* p) {
   uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

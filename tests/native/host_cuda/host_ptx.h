@@ -42,12 +42,6 @@ inline uint4 load_volatile(const void* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-inline uint2 load_volatile_pair(const void* p) {
-  host_cuda::maybe_yield();
-  uint2 v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
 inline uint32_t load_relaxed(const uint32_t* p) {
   host_cuda::maybe_yield();
   return *p;
