@@ -53,9 +53,9 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     for (int r = 0; r < p.n_rows; r++) {
       const bool more = r + 1 < p.n_rows;
       if (from && more) from += stride, x = load_volatile(from);
-      const PageRange range = {
-          __shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
-          __shfl_sync(~0u, mine.first_key, r), __shfl_sync(~0u, mine.position, r)};
+      const PageRange range = {__shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
+                               __shfl_sync(~0u, mine.first_key, r),
+                               __shfl_sync(~0u, mine.position, r)};
       attend(d, r, range, [&] {
         if (more) place();
       });

@@ -18,11 +18,12 @@ struct Batch {
   __device__ __forceinline__ bool whole(int stages) const {
     return first_stage + n_stages == stages;
   }
+  __device__ __forceinline__ int n_weights() const { return (end - part) * n_stages; }
 };
 
 // Cuts a tile's work into batches.
 struct Batches {
-  const Route* route;  // null: a plain matrix
+  const Route* route;                 // null: a plain matrix
   int n_parts, n_rows, stages, fits;  // fits: (row, stage) units in one ring stage
   __device__ __forceinline__ Batches(const Params& p, const Route* r, const PackPlan& plan)
       : route(r),

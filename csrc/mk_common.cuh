@@ -51,7 +51,8 @@ struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
   static constexpr int kActBytes =  // the normed input, or two batches of activations
       NB * kMaxHidden * 2 > 2 * kBatchBytes ? NB * kMaxHidden * 2 : 2 * kBatchBytes;
-  alignas(16) uint8_t act[kActBytes];  // [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
+  alignas(16)
+      uint8_t act[kActBytes];  // [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];   // gate/up: the unit's item
   uint32_t red_free[kRedSlots];  // the unit that may be written here
@@ -62,11 +63,11 @@ struct Fixed {  // everything in shared memory but the ring
   float square_sum[2][NB][kConsumers];
   alignas(16) float2 rope[NB][kMaxHeadDim / 2];
   uint32_t chosen[NB][kMaxExperts / 4];  // a byte per expert: 1 + its slot in the row, or 0
-  float owned[4][NB][16];         // this SM's residual tiles
-  int32_t position[NB], page[2][NB];  // of each row's token; its page in either KV group
+  float owned[4][NB][16];                // this SM's residual tiles
+  int32_t position[NB], page[2][NB];     // of each row's token; its page in either KV group
   Route route[2];
-  uint8_t routes[256];  // per layer: whether this SM needs the route
-  int32_t item[kItemSlots];  // claimed items, ahead of their stages
+  uint8_t routes[256];                           // per layer: whether this SM needs the route
+  int32_t item[kItemSlots];                      // claimed items, ahead of their stages
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
   uint64_t red_full[kRedSlots], warp_sync, route_full, chosen_full;

@@ -28,8 +28,8 @@ struct Consumer : ConsumerAttention<NB> {
         stamp(p, 1, d.layer);
       }
       const Opcode op = static_cast<Opcode>(d.opcode);
-      const bool routes = d.flags & kFlagFusedTopK ||
-                          (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
+      const bool routes =
+          d.flags & kFlagFusedTopK || (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
       if (routes && routed != d.layer) {
         routed = d.layer;
         if (w < p.n_rows) choose<NB>(p, ordinal, d.layer, w);

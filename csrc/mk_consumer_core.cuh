@@ -81,8 +81,9 @@ struct ConsumerCore {
   // The stage at `at`, 8 x octets k-tiles, against the activation: `x` is this lane's fragment of its first k-tile, `stride`
   // the bytes from one k-tile to the next, `mask` 0 for a column that must not count. Eight k-tiles without a branch between
   // them, all loads before the first product. Releases the stage.
-  __device__ __forceinline__ void mma_stage(const RingPos<kStages>& at, const uint8_t* x, int stride,
-                                            uint32_t mask, int octets, float (&c)[4][4]) {
+  __device__ __forceinline__ void mma_stage(const RingPos<kStages>& at, const uint8_t* x,
+                                            int stride, uint32_t mask, int octets,
+                                            float (&c)[4][4]) {
     const uint4* a = stage(at);
 #pragma unroll 1
     for (; octets; octets--, a += 8 * 32, x += 8 * stride) {
@@ -100,7 +101,8 @@ struct ConsumerCore {
     if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);
   }
   // One tile of a matrix whose input lies in `act`; the warps whose turn it is hand their parts over.
-  __device__ __forceinline__ void tile(const PackPlan& plan, const uint8_t* x, int stride, int item) {
+  __device__ __forceinline__ void tile(const PackPlan& plan, const uint8_t* x, int stride,
+                                       int item) {
     const int parts = plan.parts(), mine = (w - static_cast<int>(turn)) & (kConsumers - 1);
     if (mine < parts) {
       float c[4][4] = {};

@@ -10,12 +10,12 @@ template <int NB>
 struct ConsumerGemm : ConsumerCore<NB> {
   using Core = ConsumerCore<NB>;
   using Core::act_word;
+  using Core::batches;
   using Core::f;
   using Core::g;
   using Core::give;
   using Core::kRowBytes;
   using Core::lane;
-  using Core::batches;
   using Core::mma_stage;
   using Core::next_item;
   using Core::normed_layer;
@@ -135,8 +135,8 @@ struct ConsumerGemm : ConsumerCore<NB> {
   __device__ __forceinline__ void normed_gemm(const TaskDescriptor& d) {
     const PackPlan plan = PackPlan::of(p.hidden);
     const bool claimed = d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain);
-    const uint8_t* x =
-        f().act + g % NB * kRowBytes + t * 8;  // columns past the batch repeat rows; nobody reads them
+    const uint8_t* x = f().act + g % NB * kRowBytes +
+                       t * 8;  // columns past the batch repeat rows; nobody reads them
 #pragma unroll 1
     for (int i = 0; claimed || i < d.tile_count; i++) {
       const int item = claimed ? next_item() : kNoItem;

@@ -1,7 +1,7 @@
 """Weights in the order in which the decode megakernel streams them (`PackPlan` in csrc/mk_params.h).
 
 A (rows, K) matrix is cut into tiles of 16 rows; a tile is a run of 16 x 16 "k-tiles", each 512 bytes in the order of
-an mma.m16n8k16 A fragment. K is padded with zero k-tiles so that a ring stage gives all eight warps equally many. In
+an mma.m16n8k16 A fragment. K is padded with zero k-tiles so that all stages of a tile are equally long, in eights. In
 a k-tile, element (8 hi + g, 8 b + 2 t + e) lies at [g][t][b][hi][e].
 
 Letters: M tiles of 16 rows, J k-tiles of a row (padded), E matrices of a bank, F hidden units, C head_dim.
@@ -14,28 +14,27 @@ from dataclasses import dataclass
 import torch
 
 TILE = 16
-WARPS = 8
 FRAGMENT = 256  # values of one k-tile
 
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """How K is cut: `stages` ring stages a tile, in each `tiles_per_warp` k-tiles for each of the eight warps."""
+    """How K is cut: `stages` ring stages a tile, each of `octets` x 8 k-tiles."""
 
     stages: int
-    tiles_per_warp: int
+    octets: int
 
     @classmethod
     def of(cls, k: int) -> PackPlan:
         """The plan for reduction length `k`; the same rule as in csrc/mk_params.h."""
-        per_warp = -(-k // (TILE * WARPS))
-        stages = -(-per_warp // 4)
-        return cls(stages, -(-per_warp // stages))
+        octets = -(-k // (TILE * 8))
+        stages = -(-octets // 4)
+        return cls(stages, -(-octets // stages))
 
     @property
     def k_tiles(self) -> int:
         """k-tiles of a row of tiles, padding included."""
-        return self.stages * self.tiles_per_warp * WARPS
+        return self.stages * self.octets * 8
 
 
 def packed_shape(rows: int, k: int, count: int = 1) -> tuple[int, int, int, int]:

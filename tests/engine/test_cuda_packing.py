@@ -29,11 +29,11 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("k", "stages", "per_warp"), [(64, 1, 1), (768, 2, 3), (2048, 4, 4), (3072, 6, 4), (4096, 8, 4)]
+    ("k", "stages", "octets"), [(64, 1, 1), (768, 2, 3), (2048, 4, 4), (3072, 6, 4), (4096, 8, 4)]
 )
-def test_a_plan_gives_every_warp_equally_many_k_tiles_in_each_stage(k: int, stages: int, per_warp: int) -> None:
+def test_a_plan_cuts_k_into_equal_stages_of_eights_of_k_tiles(k: int, stages: int, octets: int) -> None:
     plan = PackPlan.of(k)
-    assert (plan.stages, plan.tiles_per_warp) == (stages, per_warp)
+    assert (plan.stages, plan.octets) == (stages, octets)
     assert plan.k_tiles * 16 >= k
 
 
