@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .bpe import BpeVocabulary, bpe_from_folder, bpe_from_gguf
 
+_LONG_CHARS = 20_000
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 # Tokens that end a turn or a text in one of the families; those the vocabulary has as control tokens stop generation.
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>")
@@ -80,13 +81,19 @@ class Tokenizer:
         if not text:
             return []
         text = _LONE_SURROGATES.sub("\ufffd", text)  # what is no character has no bytes
-        ids = self._plain.encode(text, add_special_tokens=False).ids
+        ids = self._ids_of(text)
         if self._marker_ids.isdisjoint(ids):
             return ids
         # A vocabulary that lists its markers as ordinary entries can merge to one: cut each inside its spelling.
         cuts = [0, *(begin + 1 for begin, _ in self.find_markers(text)), len(text)]
         pieces = (text[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b)
-        return [i for piece in pieces for i in self._plain.encode(piece, add_special_tokens=False).ids]
+        return [i for piece in pieces for i in self._ids_of(piece)]
+
+    def _ids_of(self, text: str) -> list[int]:
+        """A batch of one gives the same ids without holding the GIL, which a megabyte would hold for two seconds."""
+        if len(text) < _LONG_CHARS:
+            return self._plain.encode(text, add_special_tokens=False).ids
+        return self._plain.encode_batch([text], add_special_tokens=False)[0].ids
 
 
 class StreamDecoder:

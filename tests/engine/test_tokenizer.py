@@ -195,3 +195,10 @@ def test_known_ids_of_real_vocabularies(name: str, text: str, ids: list[int]) ->
     assert tokenizer.encode(text) == ids
     for sample in SAMPLES:
         assert tokenizer.decode(tokenizer.encode(sample)) == sample
+
+
+def test_a_long_text_has_the_ids_of_its_lines(tmp_path: Path) -> None:
+    write_tokenizer("llama", tmp_path)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    line = "hello there, <|im_end|> 漢字\n"
+    assert tokenizer.encode(line * 2000) == tokenizer.encode(line) * 2000
