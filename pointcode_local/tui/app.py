@@ -134,11 +134,9 @@ class PointcodeApp(App[int]):
         if agent is None:
             return
         self.use_agent(agent)
-        gc.collect()
         gc.freeze()  # else each full collection looks at all the libraries again: 40 ms, and 200 with torch
         await self.replay()
-        prompts = [self._first_prompt, *self._waiting_prompts]
-        self._waiting_prompts.clear()
+        prompts, self._waiting_prompts = [self._first_prompt, *self._waiting_prompts], []
         for prompt in prompts:
             if prompt.strip():
                 self.submit(prompt)
@@ -326,8 +324,9 @@ class PointcodeApp(App[int]):
             await self.action_leave()
             return
         self._quit_asked_at = now
-        self.action_stop()
-        if self.focused is self._composer and self._composer.text:
+        if self.is_busy or self._turns.in_user_shell:
+            self.action_stop()
+        elif self.focused is self._composer and self._composer.text:
             self._composer.set_text("")
         self.notify("Press Ctrl-C again to quit", timeout=QUIT_WITHIN_S)
 

@@ -115,6 +115,21 @@ async def test_ctrl_c_twice_quits_and_once_does_not() -> None:
     assert app.return_value == 0
 
 
+async def test_ctrl_c_stops_what_runs_and_keeps_the_draft_then_clears_it() -> None:
+    app = make_app([WAIT], prompt="go")
+    clock = app._clock
+    assert isinstance(clock, Clock)
+    async with app.run_test() as pilot:
+        await wait_for(app, pilot, lambda: app.is_busy)
+        await type_text(pilot, "draft")
+        await pilot.press("ctrl+c")
+        await idle(app, pilot)
+        assert composer_text(app) == "draft" and "Stopped." in screen_text(app)
+        clock.now += 5
+        await pilot.press("ctrl+c")
+        assert composer_text(app) == "" and app.is_running
+
+
 async def test_ctrl_d_quits_only_with_nothing_written() -> None:
     app = make_app()
     async with app.run_test() as pilot:
