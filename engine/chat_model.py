@@ -47,7 +47,7 @@ from .types import (
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_REASONING_BUDGET = 8192  # tokens; then the closing marker is forced
-_LONG_CHARS = 20_000
+_LONG_CHARS, _MANY = 20_000, 500  # of a conversation; messages and tools
 _NEVER = -1e4  # logit bias
 
 
@@ -100,7 +100,7 @@ class LocalChatModel:
         """A long conversation is tokenised on another thread: the event loop has other streams to deliver."""
         n_chars = sum(len(message.content) for message in request.messages)
         self.check_length(n_chars)
-        if n_chars < _LONG_CHARS:
+        if n_chars < _LONG_CHARS and len(request.messages) + len(request.tools) < _MANY:
             return self.prompt_ids(request.messages, request.tools)
         return await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
 
