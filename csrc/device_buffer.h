@@ -16,14 +16,15 @@ inline void check_cuda(cudaError_t error, const char* what) {
   CHECK_THAT(error == cudaSuccess, what, " failed: ", cudaGetErrorString(error));
 }
 
-// Device memory of `size` elements, zeroed.
+// Device memory of `size` elements, zeroed before the constructor returns, whatever stream uses it next.
 template <typename T>
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   explicit DeviceBuffer(size_t size) : size_(size) {
     check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()), "allocating GPU memory");
-    const cudaError_t error = cudaMemset(data_, 0, bytes());
+    cudaError_t error = cudaMemset(data_, 0, bytes());
+    if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
     if (error != cudaSuccess) cudaFree(data_);
     check_cuda(error, "zeroing GPU memory");
   }

@@ -18,7 +18,6 @@ struct Batch {
   __device__ __forceinline__ bool whole(int stages) const {
     return first_stage + n_stages == stages;
   }
-  __device__ __forceinline__ int n_weights() const { return (end - part) * n_stages; }
 };
 
 // Cuts a tile's work into batches.

@@ -74,10 +74,8 @@ struct Producer {
     issue();
   }
 
-  // Every `period` stages of weights bring one of activations along, which comes from the L2 and does not count.
-  __device__ __forceinline__ void set_limit(uint32_t bytes, uint32_t period = 0) {
-    const uint32_t n = max(1u, static_cast<uint32_t>(p.in_flight_bytes) / bytes);
-    limit = min(Smem<NB>::kStages - 1u, n + (period ? (n + period - 1) / period : 0));
+  __device__ __forceinline__ void set_limit(uint32_t bytes) {
+    limit = min(Smem<NB>::kStages - 1u, max(1u, static_cast<uint32_t>(p.in_flight_bytes) / bytes));
   }
 
   __device__ __forceinline__ void pages(const TaskDescriptor& d, const Layer& layer) {
@@ -139,13 +137,13 @@ struct Producer {
     const Batches batches(p, route, plan);
     const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
     const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
+    set_limit(bytes);
 #pragma unroll 1
     for (int i = 0; i < d.tile_count; i++) {
       const uint8_t* tile = bank + static_cast<size_t>(d.tile_begin + i) * tile_bytes;
 #pragma unroll 1
       for (int part = 0, first = 0; part < batches.n_parts;) {
         const Batch b = batches.at(part, first);
-        set_limit(bytes, b.n_weights());
         rows_stage(batches, b, plan, o ? p.attn : p.ffn, k);
 #pragma unroll 1
         for (int u = b.part; u < b.end; u++) {

@@ -28,9 +28,7 @@ def numbered(*shape: int) -> torch.Tensor:
     return (torch.arange(n) % 0x7F00).to(torch.int16).view(torch.bfloat16).view(shape)
 
 
-@pytest.mark.parametrize(
-    ("k", "stages", "octets"), [(64, 1, 1), (768, 2, 3), (2048, 4, 4), (3072, 6, 4), (4096, 8, 4)]
-)
+@pytest.mark.parametrize(("k", "stages", "octets"), [(64, 1, 1), (768, 2, 3), (2048, 4, 4), (3072, 6, 4), (4096, 8, 4)])
 def test_a_plan_cuts_k_into_equal_stages_of_eights_of_k_tiles(k: int, stages: int, octets: int) -> None:
     plan = PackPlan.of(k)
     assert (plan.stages, plan.octets) == (stages, octets)
