@@ -29,7 +29,7 @@ bench=("$python" -P -m pointcode_local.engine.bench.gpu)
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || { echo "no NVIDIA GPU answers"; exit 1; }
 step build 300 'error' build
 pytest=("$python" -P -m pytest -q -n 0 -m gpu)
-step tests 240 'passed|failed|^FAILED|^ERROR|ratio' "${pytest[@]}" -s tests/gpu --ignore tests/gpu/test_opcodes.py --ignore tests/gpu/test_prefill.py
+step tests 300 'passed|failed|^FAILED|^ERROR|ratio' "${pytest[@]}" -s tests/gpu --ignore tests/gpu/test_opcodes.py --ignore tests/gpu/test_prefill.py
 step opcodes 150 'passed|failed|^FAILED|^ERROR' "${pytest[@]}" tests/gpu/test_opcodes.py
 # One step of each kernel on the tiny model under the memory checker.
 step memcheck 120 'ERROR SUMMARY|passed|failed|Invalid' compute-sanitizer --tool memcheck --error-exitcode 1 \

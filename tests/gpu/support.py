@@ -52,7 +52,7 @@ def tiny_weights(folder: Path, **overrides: object) -> ModelWeights:
 class Bed:
     """A tiny model with everything that decodes it."""
 
-    weights: ModelWeights
+    weights: ModelWeights | None  # None: random on the card
     model: DeviceModel
     kv: KvCache
     prefill: GpuPrefill
@@ -62,14 +62,18 @@ class Bed:
     @classmethod
     def of(cls, weights: ModelWeights, order: str = ORDER) -> Bed:
         """Loads it to the GPU, with schedules in this wave order; its pages are poisoned."""
-        device = torch.device("cuda", 0)
-        model, _ = load_model(weights, device)
-        kv = KvCache(kv_geometry(weights.config, 2), 300, 300, device)
+        model, _ = load_model(weights, torch.device("cuda", 0))
+        return cls.around(model, 300, order, weights)
+
+    @classmethod
+    def around(cls, model: DeviceModel, n_pages: int, order: str = ORDER, weights: ModelWeights | None = None) -> Bed:
+        """The same for a model that lies on the card."""
+        kv = KvCache(kv_geometry(model.config, 2), n_pages, n_pages, model.device)
         for pool in kv.pools:
             pool.k.fill_(float("nan"))
             pool.v.fill_(float("nan"))
-        n_sms = torch.cuda.get_device_properties(device).multi_processor_count
-        schedules = megakernel_schedules(weights.config, n_sms, order=order)
+        n_sms = torch.cuda.get_device_properties(model.device).multi_processor_count
+        schedules = megakernel_schedules(model.config, n_sms, order=order)
         backend = megakernel_backend(model, kv, schedules, CONTEXT)
         return cls(weights, model, kv, GpuPrefill(model, FRAGMENT_PAGES), schedules, backend)
 
@@ -95,9 +99,50 @@ class Bed:
 
     def reference(self, ids: list[int]) -> torch.Tensor:
         """(T, vocab) fp32 logits of the whole sequence, computed on the CPU."""
+        assert self.weights is not None
         return full_logits(TorchModel(self.weights, use_native=False), ids)
 
 
 def prompt_of(n: int, seed: int, vocab: int = 320) -> list[int]:
     """`n` random tokens."""
     return np.random.default_rng(seed).integers(0, vocab, n).tolist()
+
+
+def decode(bed: Bed, prompts: list[list[int]], n: int, **sampling: object) -> np.ndarray:
+    """(n, rows) tokens of all prompts decoded as one batch."""
+    config = _native.SamplingConfig(**sampling)  # type: ignore[arg-type]
+    started = [bed.start(prompt, n + 1, sampling=config) for prompt in prompts]
+    _, tokens = bed.backend.run([row for _, row in started], n)
+    for pages, _ in started:
+        pages.release()
+    return tokens
+
+
+def soak(bed: Bed, n_steps: int) -> int:
+    """Steps while rows join and leave at random; each row's tokens equal those of the row alone. Rows that were compared."""
+    dice = np.random.default_rng(0)
+    live: dict[int, tuple[SequencePages, _native.StepRow, list[int]]] = {}
+    finished: list[tuple[int, list[int]]] = []
+    n_started = 0
+    for _ in range(n_steps):
+        while len(live) < 8 and dice.random() < 0.3:
+            pages, row = bed.start(prompt_of(20 + 13 * (n_started % 9), seed=n_started), 150)
+            live[n_started] = (pages, row, [])
+            n_started += 1
+        if not live:
+            continue
+        results = bed.backend.step([row for _, row, _ in live.values()])
+        for (_, row, tokens), result in zip(list(live.values()), results, strict=True):
+            assert result.status == _native.RowStatus.OK
+            tokens.append(result.token)
+            row.token, row.position = result.token, row.position + 1
+        for key in [k for k, (_, _, tokens) in live.items() if len(tokens) >= 140 or dice.random() < 0.01]:
+            pages, _, tokens = live.pop(key)
+            pages.release()
+            finished.append((key, tokens))
+    for pages, _, _ in live.values():
+        pages.release()
+    for key, tokens in finished:
+        prompt = prompt_of(20 + 13 * (key % 9), seed=key)
+        assert decode(bed, [prompt], len(tokens))[:, 0].tolist() == tokens
+    return len(finished)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from pointcode_local.engine import _native
-from pointcode_local.engine._native import RowStatus, SamplingConfig
+from pointcode_local.engine._native import RowStatus
 from pointcode_local.engine.scheduler import ORDER_NAMES, ORDERS
 from pointcode_local.engine.weights import ModelWeights
 
-from .support import Bed, needs_gpu, prompt_of, tiny_weights
+from .support import Bed, decode, needs_gpu, prompt_of, soak, tiny_weights
 
 pytestmark = needs_gpu
 
@@ -26,16 +26,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
 @pytest.fixture(scope="module", params=ORDER_NAMES)
 def bed(request: pytest.FixtureRequest, weights: ModelWeights) -> Bed:
     return Bed.of(weights, request.param)
-
-
-def decode(bed: Bed, prompts: list[list[int]], n: int, **sampling: object) -> np.ndarray:
-    """(n, rows) tokens of all prompts decoded as one batch."""
-    config = SamplingConfig(**sampling)  # type: ignore[arg-type]
-    started = [bed.start(prompt, n + 1, sampling=config) for prompt in prompts]
-    _, tokens = bed.backend.run([row for _, row in started], n)
-    for pages, _ in started:
-        pages.release()
-    return tokens
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 70, 71, 129, 300])
@@ -127,29 +117,4 @@ def test_a_position_without_a_page_is_refused_before_the_launch(bed: Bed) -> Non
 
 
 def test_rows_come_and_go_without_changing_each_others_tokens(bed: Bed) -> None:
-    """A soak: 2,000 steps, rows join and leave at random; each row's tokens equal those of the row alone."""
-    dice = np.random.default_rng(0)
-    live: dict[int, tuple[object, _native.StepRow, list[int]]] = {}
-    finished: list[tuple[int, list[int]]] = []
-    n_started = 0
-    for _ in range(2000):
-        while len(live) < 8 and dice.random() < 0.3:
-            pages, row = bed.start(prompt_of(20 + 13 * (n_started % 9), seed=n_started), 150)
-            live[n_started] = (pages, row, [])
-            n_started += 1
-        if not live:
-            continue
-        results = bed.backend.step([row for _, row, _ in live.values()])
-        for (_, row, tokens), result in zip(list(live.values()), results, strict=True):
-            tokens.append(result.token)
-            row.token, row.position = result.token, row.position + 1
-        for key in [k for k, (_, _, tokens) in live.items() if len(tokens) >= 140 or dice.random() < 0.01]:
-            pages, _, tokens = live.pop(key)
-            pages.release()  # type: ignore[attr-defined]
-            finished.append((key, tokens))
-    for pages, _, _ in live.values():
-        pages.release()  # type: ignore[attr-defined]
-    assert len(finished) > 30
-    for key, tokens in finished:
-        prompt = prompt_of(20 + 13 * (key % 9), seed=key)
-        assert decode(bed, [prompt], len(tokens))[:, 0].tolist() == tokens
+    assert soak(bed, 2000) > 30
