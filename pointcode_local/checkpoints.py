@@ -30,6 +30,18 @@ class Undone:
     restored: tuple[Path, ...]
     skipped: tuple[Path, ...]
 
+    def told(self, what: str, shown: Callable[[Path], str]) -> str:
+        """What was done, in one line, with files that are no longer there as removed; "" for nothing."""
+        if not self.restored and not self.skipped:
+            return ""
+        there = [path for path in self.restored if path.exists()]
+        gone = [path for path in self.restored if path not in there]
+        parts = [f"{did} {', '.join(map(shown, paths))}" for did, paths in ((what, there), ("removed", gone)) if paths]
+        text = ", ".join(parts) or f"{what} nothing"
+        if self.skipped:
+            text += f"; left alone (changed since): {', '.join(map(shown, self.skipped))}"
+        return text
+
 
 @dataclass(slots=True)
 class _Touched:

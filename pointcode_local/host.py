@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pointcode_local import __version__
 from pointcode_local.agent import Agent, Menu
 from pointcode_local.background_map import BackgroundMap
-from pointcode_local.checkpoints import Checkpoints, Undone
+from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.complete import SlashCommand, no_such_command, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.engine.errors import EngineError
@@ -235,7 +235,7 @@ class AppHost:
             undone = self._checkpoints(self._log.id).undo()
         except OSError as error:
             raise HostError(f"undo failed: {error.strerror}: {error.filename}") from error
-        text = self._told(undone, "restored")
+        text = undone.told("restored", self._shown)
         if not text:
             return "nothing to undo"
         if self._agent is not None:
@@ -250,20 +250,11 @@ class AppHost:
             redone = self._checkpoints(self._log.id).redo()
         except OSError as error:
             raise HostError(f"redo failed: {error.strerror}: {error.filename}") from error
-        text = self._told(redone, "changed again")
+        text = redone.told("changed again", self._shown)
         if not text:
             return "nothing to redo"
         if self._agent is not None:
             self._agent.note(f"The user made the changes that were undone again: {text}.")
-        return text
-
-    def _told(self, done: Undone, what: str) -> str:
-        """What an undo or redo did, in one line; "" for nothing."""
-        if not done.restored and not done.skipped:
-            return ""
-        text = f"{what} {', '.join(self._shown(path) for path in done.restored) or 'nothing'}"
-        if done.skipped:
-            text += f"; left alone (changed since): {', '.join(self._shown(path) for path in done.skipped)}"
         return text
 
     def name_session(self, name: str) -> str:

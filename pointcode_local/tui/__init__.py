@@ -48,6 +48,10 @@ def app_class() -> type[PointcodeApp]:
 
 async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, vi_keys: bool) -> int:
     app = app_class()(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
+    from pointcode_local.tui.driver import TerminalDriver, forget_stops
+
+    if issubclass(TerminalDriver, app.driver_class):  # nobody chose another
+        app.driver_class = TerminalDriver
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT: a key once the terminal is restored
         with contextlib.suppress(NotImplementedError, ValueError):
@@ -55,6 +59,7 @@ async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, v
     try:
         result = await app.run_async()
     finally:
+        forget_stops()
         session_id = host.info.session_id
         await app.end_turn()
         await host.close()

@@ -1,4 +1,4 @@
-"""The diff widget: unified on narrow screens, two columns on wide ones; changed words are marked."""
+"""The diff widget: unified on narrow screens, two columns on wide ones for changed lines; changed words are marked."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class DiffView(Widget):
         rows = diff_rows(diff)
         self._rows = rows[:max_rows]
         self._n_hidden = len(rows) - len(self._rows)
+        self._has_two_sides = diff.before is not None and diff.after is not None
         numbers = [n for row in self._rows for n in (row.old_no, row.new_no) if n is not None]
         self._digits = max(2, len(str(max(numbers, default=0))))
         self._laid_out: tuple[int, list[Strip]] = (0, [])
@@ -104,7 +105,7 @@ class DiffView(Widget):
             return []
         looks = {kind: self._look(kind) for kind in _SIGNS}
         lines: list[list[Segment]] = []
-        if width >= TWO_COLUMNS_FROM:
+        if width >= TWO_COLUMNS_FROM and self._has_two_sides:
             left_width = (width - 1) // 2
             for old, new in side_by_side(self._rows):
                 left = self._row(old, "old", left_width, looks)

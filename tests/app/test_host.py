@@ -73,7 +73,7 @@ def test_undo_restores_the_last_turn_and_tells_the_model(tmp_path: Path):
         agent = await host.open(ignore)
         await turn(agent)
         assert (play.cwd / "new.txt").exists()
-        assert await host.undo() == "restored new.txt"
+        assert await host.undo() == "removed new.txt"
         assert not (play.cwd / "new.txt").exists()
         assert await host.undo() == "nothing to undo" and not host.changes()
         assert await host.redo() == "changed again new.txt"

@@ -97,6 +97,20 @@ def test_stopped_it_gives_the_terminal_back_and_continued_it_draws_again(program
         terminal.check_restored()
 
 
+def test_after_a_stop_that_it_could_not_see_it_draws_again_and_restores_the_terminal(program: Program) -> None:
+    with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        while not has_stopped(terminal.process.pid):
+            terminal.read_more()
+        terminal.forget()
+        os.kill(terminal.process.pid, signal.SIGCONT)
+        terminal.wait_for("mode ask")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+        terminal.check_restored()
+
+
 def test_a_folder_that_was_deleted_is_said_and_nothing_breaks(program: Program) -> None:
     steps = [tool("list"), tool("shell", command="pwd"), Reply("Gone, it seems.")]
     with (

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.app import App, ComposeResult
 
 from pointcode_local.diff import change_counts, diff_rows, side_by_side
 from pointcode_local.events import FileDiff
@@ -26,6 +27,7 @@ from pointcode_local.render import (
     shortened,
     tail_lines,
 )
+from pointcode_local.tui.diffview import DiffView
 
 NASTY = st.text(st.sampled_from("ab \n\t\r\x1b\x07\x9b\u202e\u200b\u200d\ufe0f\u2028é漢👩💻\ud800\u0301"), max_size=30)
 
@@ -180,3 +182,15 @@ def test_a_large_rewrite_is_shown_without_comparing_every_line() -> None:
     before = "".join(f"old {n}\n" for n in range(9000))
     after = "".join(f"new {n}\n" for n in range(9000))
     assert change_counts((FileDiff("f", before, after),)) == (9000, 9000)
+
+
+@pytest.mark.parametrize("before", [None, "b = 2\n"])
+async def test_a_wide_screen_shows_a_new_file_in_one_column_and_a_changed_one_in_two(before: str | None) -> None:
+    class Shown(App[None]):
+        def compose(self) -> ComposeResult:
+            yield DiffView(FileDiff("a.py", before, "a = 1\n"))
+
+    app = Shown()
+    async with app.run_test(size=(160, 10)):
+        line = app.query_one(DiffView).render_line(0).text
+        assert line.index("a = 1") < 20 if before is None else line.index("b = 2") < 20 < 80 < line.index("a = 1")
