@@ -119,7 +119,7 @@ def decode(bed: Bed, prompts: list[list[int]], n: int, **sampling: object) -> np
 
 
 def soak(bed: Bed, n_steps: int) -> int:
-    """Steps while rows join and leave at random; each row's tokens equal those of the row alone. Rows that were compared."""
+    """Rows join and leave at random; each row's tokens equal those of the row alone. Returns the rows compared."""
     dice = np.random.default_rng(0)
     live: dict[int, tuple[SequencePages, _native.StepRow, list[int]]] = {}
     finished: list[tuple[int, list[int]]] = []
