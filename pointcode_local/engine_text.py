@@ -62,7 +62,8 @@ def engine_lines(view: EngineView, now: Rates, since_start: Rates, speeds: list[
     where = f"{view.backend} backend" + (f", {plural(view.n_threads, 'thread')}" if view.backend == "cpu" else "")
     yield EngineLine("model", f"{one_line(view.model)}, {where}")
     step_s = now.step_s or since_start.step_s
-    speed = f"{now.tokens_per_s:.1f} tokens/s" if now.step_s else "idle"
+    is_writing = any(request.state == "writing" for request in view.requests)
+    speed = f"{now.tokens_per_s:.1f} tokens/s" if now.step_s or is_writing else "idle"
     yield EngineLine("speed", f"{speed}  {sparkline(speeds)}".rstrip(), "how fast each request is written")
     took = f"{step_s * 1000:.1f} ms" if step_s else "none yet"
     yield EngineLine("step", f"{took}, {view.steps:,} so far", "one pass through the model, for a token or more")

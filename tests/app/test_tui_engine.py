@@ -44,6 +44,11 @@ def test_the_share_of_the_speed_of_light_is_told_once_it_is_measured() -> None:
     assert "not known yet" in text_of(ENGINE, Rates())
 
 
+def test_it_is_idle_only_when_no_request_is_being_written() -> None:
+    assert "speed: 0.0 tokens/s" in text_of(ENGINE, Rates())  # a step that takes longer than the time between two views
+    assert "speed: idle" in text_of(replace(ENGINE, requests=()), Rates())
+
+
 def test_guessing_is_told_only_by_an_engine_that_guesses() -> None:
     guessing = replace(ENGINE, drafted_tokens=200, accepted_tokens=150)
     assert acceptance(guessing) == "75%" and acceptance(ENGINE) == ""
