@@ -10,22 +10,42 @@ from textual.drivers.linux_driver import LinuxDriver
 
 
 class TerminalDriver(LinuxDriver):
-    """As Textual's; only what SIGCONT does differs.
+    """As Textual's; only what SIGTSTP and SIGCONT do differs.
 
     Textual takes every SIGCONT for the end of a ctrl+z: it would start a second reader of the keys and take the
-    program's own line settings for those that the shell had.
+    program's own line settings for those that the shell had. Before the screen is there, and after, both signals
+    are what they are for every program.
     """
 
+    _has_screen = False
+
+    def start_application_mode(self) -> None:
+        """Take the terminal."""
+        super().start_application_mode()
+        self._has_screen = True
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._has_screen = False
+        super().stop_application_mode()
+
+    def _sigtstp_application(self, *_: Any) -> None:
+        if self._has_screen:
+            super()._sigtstp_application()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     def _sigcont_application(self, *_: Any) -> None:
-        if not self._auto_restart:  # an editor has the terminal
+        if self._must_signal_resume:
+            super()._sigcont_application()
+        elif not self._has_screen:
             return
-        if not self._must_signal_resume:
-            if os.isatty(self.fileno) and os.tcgetpgrp(self.fileno) != os.getpgrp():
-                os.kill(os.getpid(), signal.SIGSTOP)  # continued in the background: wait for the terminal
-                return
+        elif os.isatty(self.fileno) and os.tcgetpgrp(self.fileno) != os.getpgrp():
+            os.kill(os.getpid(), signal.SIGSTOP)  # continued in the background: wait for the terminal
+        else:
             self._must_signal_resume = True
             self.suspend_application_mode()
-        self.resume_application_mode()
+            self.resume_application_mode()
 
 
 def forget_stops() -> None:

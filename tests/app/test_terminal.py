@@ -9,10 +9,13 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.app import App
 
+from pointcode_local.tui.driver import TerminalDriver
 from tests.app.openai_server import Reply, ScriptedServer, tool
 from tests.app.program import Program
 from tests.app.pty_program import LEFT_ALTERNATE_SCREEN, PtyProgram, has_stopped, session_of
@@ -109,6 +112,13 @@ def test_after_a_stop_that_it_could_not_see_it_draws_again_and_restores_the_term
         terminal.send(CTRL_D)
         assert terminal.wait() == 0
         terminal.check_restored()
+
+
+async def test_before_it_has_the_screen_a_continuation_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[int, Callable[[], None]] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    TerminalDriver(App[None]())
+    handlers[signal.SIGCONT]()
 
 
 def test_a_folder_that_was_deleted_is_said_and_nothing_breaks(program: Program) -> None:
