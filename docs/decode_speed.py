@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt  # noqa: E402 - the backend comes first
 from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, uniform_experts  # noqa: E402
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
-# One H200, random bf16 weights, uniform routing: bench decode, sampling included; beside it the baseline of the same run.
+# One H200, random bf16 weights, uniform routing: bench decode, sampling included; the baseline is of the same run.
 BY_CONTEXT = {8192: 528.4, 32768: 491.7, 131072: 382.6, 262144: 295.0}  # batch 1
 BY_BATCH = {1: (528.4, 253.9), 2: (695.6, 389.0), 4: (829.3, 553.4), 8: (968.5, 704.2)}
 
