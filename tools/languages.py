@@ -22,6 +22,7 @@ LANGUAGES: dict[str, str] = {
 }
 # What the repository map reads: not data and markup.
 SOURCES = frozenset(suffix for suffix, language in LANGUAGES.items() if language not in ("html", "css", "json"))
+MAX_SOURCE_BYTES = 256 << 10  # what is larger was made by a program
 
 
 def language_of(path: PurePath) -> str | None:

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from .languages import is_source
+from .own_process import own_command
 
 MIN_FILES = 8  # in a smaller project `list` and `outline` say as much
 MAX_LOOKED_AT = 20_000  # folder entries, to find those
 CHARS_PER_TOKEN = 3  # of signatures; on the safe side
-PACKAGE_PARENT = str(Path(__file__).absolute().parent.parent.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +90,8 @@ class MapStore:
 
     async def refresh(self) -> RepoMap | None:
         """Bring the map up to date and read it; None when there is none. Cancelling ends the process."""
-        command = "from pointcode_local.tools.repo_map_worker import main; main()"
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-c",
-            f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); {command}",
-            os.fspath(self.root),
-            os.fspath(self.folder),
+            *own_command("repo_map_worker", os.fspath(self.root), os.fspath(self.folder)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

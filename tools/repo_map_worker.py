@@ -1,12 +1,14 @@
 """The process that makes a repository's map. argv: the repository, the folder for what is kept between runs.
 
-`tags.json` holds the tags of every file with the file's time and size; `map.json` the ranked definitions and a digest
-of the listing they were made from. When the listing is the same, nothing is done. Where reading takes longer than
-FIRST_S, a map of what was read so far is written, and another one at the end.
+`tags.json` holds the tags of every file with the file's time and size, `recent.json` those of a few files that changed
+since it was written; `map.json` the ranked definitions and a digest of the listing they were made from. When the
+listing is the same, nothing is done. Where reading takes longer than FIRST_S, a map of what was read so far is written,
+and another one at the end.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -15,24 +17,24 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .languages import is_source, language_of
-from .regular import read_regular
+from .languages import MAX_SOURCE_BYTES, is_source
+
+if TYPE_CHECKING:
+    from .map_tagger import Record
 
 # What only a change needs (tree-sitter, NumPy, pathspec) is imported then: that nothing changed is known in 0.1 s.
-VERSION = 1
-FIRST_S = 3.0  # until a first map is made
+VERSION = 2
+FIRST_S = 1.5  # until a first map is made
 LAST_S = 60.0
 MAX_FILES = 50_000
-MAX_FILE_BYTES = 256 << 10
 MAX_KEPT = 3_000  # definitions in the map
-CHUNK = 32
-PARALLEL_FROM = 200  # files
-MAX_PROCESSES = 4
+RECENT_SHARE = 50  # one file in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Listed:
 def main() -> None:
     """Bring the map up to date."""
     os.nice(5)
+    gc.disable()  # nothing here is a cycle; looking for some among 100,000 tags costs seconds
     update(Path(sys.argv[1]), Path(sys.argv[2]))
+    os._exit(0)  # everything is written: freeing it all one by one would take 0.2 s
 
 
 def update(root: Path, folder: Path, first_s: float = FIRST_S, last_s: float = LAST_S) -> int:
@@ -58,23 +62,42 @@ def update(root: Path, folder: Path, first_s: float = FIRST_S, last_s: float = L
     if _load(folder / "map.json").get("digest") == digest:
         return 0
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known = _load(folder / "tags.json")
-    old: dict[str, Any] = known.get("files", {}) if known.get("version") == VERSION else {}
+    recent = _files(folder / "recent.json")
+    old = _files(folder / "tags.json") | recent
     kept = {one.name: old[one.name] for one in listed if old.get(one.name, [])[:2] == [one.mtime_ns, one.size]}
-    n_read, is_shown = 0, False
-    wanted = sorted((one for one in listed if one.name not in kept), key=_turn)
-    for one, record in _tagged(root, wanted):
-        kept[one.name] = [one.mtime_ns, one.size, *record]
-        n_read += 1
-        passed_s = time.monotonic() - start_s
-        if passed_s > first_s and not is_shown:
+    wanted = {one.name: one for one in sorted((one for one in listed if one.name not in kept), key=_turn)}
+    n_known, is_shown = len(kept), False
+    for name, record in _tagged(root, list(wanted), start_s + last_s):
+        kept[name] = [wanted[name].mtime_ns, wanted[name].size, *record]
+        if not is_shown and time.monotonic() - start_s > first_s:
             _write_map(folder / "map.json", kept, len(listed), "")
             is_shown = True
-        if passed_s > last_s:
-            break
-    _store(folder / "tags.json", {"version": VERSION, "files": kept})
+    _keep(folder, kept, recent.keys() | wanted.keys())
     _write_map(folder / "map.json", kept, len(listed), digest if len(kept) == len(listed) else "")
-    return n_read
+    return len(kept) - n_known
+
+
+def _tagged(root: Path, names: list[str], until_s: float) -> Iterator[tuple[str, Record]]:
+    """Records of files, at least one, until there are no more or a time is reached."""
+    if not names:
+        return
+    from .map_pool import tagged
+
+    with closing(tagged(root, names)) as found:
+        for one in found:
+            yield one
+            if time.monotonic() > until_s:
+                break
+
+
+def _keep(folder: Path, kept: dict[str, Any], changed: Set[str]) -> None:
+    """Write what the next run needs: a few changes to a small file, since the large one takes 0.2 s."""
+    few = {name: kept[name] for name in changed if name in kept}
+    if len(few) * RECENT_SHARE < len(kept):
+        _store(folder / "recent.json", {"version": VERSION, "files": few})
+        return
+    _store(folder / "tags.json", {"version": VERSION, "files": kept})
+    (folder / "recent.json").unlink(missing_ok=True)
 
 
 def _turn(one: Listed) -> tuple[int, int]:
@@ -86,7 +109,7 @@ def _write_map(path: Path, kept: dict[str, Any], n_files: int, digest: str) -> N
     from .map_rank import FileTags, rank
     from .tags import Tag
 
-    tagged = [FileTags(name, tuple(Tag(*t) for t in kept[name][2]), kept[name][3]) for name in sorted(kept)]
+    tagged = [FileTags(name, [Tag._make(tag) for tag in kept[name][2]], kept[name][3]) for name in sorted(kept)]
     found = [[r.file, r.tag.line, r.tag.depth, r.tag.signature] for r in rank(tagged, MAX_KEPT)]
     _store(path, {"digest": digest, "n_files": n_files, "n_tagged": len(kept), "definitions": found})
 
@@ -98,7 +121,7 @@ def _listed(root: Path) -> Iterator[Listed]:
             info = os.lstat(f"{root}/{name}")  # no Path: hot
         except OSError:
             continue
-        if stat.S_ISREG(info.st_mode) and info.st_size <= MAX_FILE_BYTES:
+        if stat.S_ISREG(info.st_mode) and info.st_size <= MAX_SOURCE_BYTES:
             yield Listed(name, info.st_mtime_ns, info.st_size)
 
 
@@ -115,44 +138,6 @@ def _names(root: Path) -> Iterable[str]:
     return [name for name in os.fsdecode(done.stdout).split("\0") if is_source(name)]
 
 
-# ------------------------------------------------------------------------------------------------- tags
-_Record = tuple[list[tuple[str, str, int, int]], dict[str, int]]
-
-
-def _tagged(root: Path, wanted: list[Listed]) -> Iterator[tuple[Listed, _Record]]:
-    """Tags of files; on several processors where there is much to do."""
-    chunks = [(root, wanted[i : i + CHUNK]) for i in range(0, len(wanted), CHUNK)]
-    n_processes = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MAX_PROCESSES)
-    if len(wanted) < PARALLEL_FROM or n_processes == 1:
-        for chunk in chunks:
-            yield from _tag_chunk(chunk)
-        return
-    import multiprocessing
-
-    with multiprocessing.get_context("fork").Pool(n_processes) as pool:
-        for done in pool.imap_unordered(_tag_chunk, chunks):
-            yield from done
-
-
-def _tag_chunk(chunk: tuple[Path, list[Listed]]) -> list[tuple[Listed, _Record]]:
-    root, wanted = chunk
-    return [(one, _tag_file(root / one.name)) for one in wanted]
-
-
-def _tag_file(path: Path) -> _Record:
-    from .tags import TAGGED, definitions, words
-
-    language = language_of(path)
-    try:
-        data = read_regular(path, MAX_FILE_BYTES)
-    except OSError:
-        return [], {}
-    if language not in TAGGED or b"\0" in data[:4096]:
-        return [], {}
-    found = [(tag.name, tag.signature, tag.line, tag.depth) for tag in definitions(data, language)]
-    return found, words(data)
-
-
 # ------------------------------------------------------------------------------------------------- what is kept
 def _load(path: Path) -> dict[str, Any]:
     try:
@@ -160,6 +145,11 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def _files(path: Path) -> dict[str, Any]:
+    known = _load(path)
+    return known.get("files", {}) if known.get("version") == VERSION else {}
 
 
 def _store(path: Path, data: dict[str, Any]) -> None:

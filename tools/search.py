@@ -13,20 +13,19 @@ import json
 import os
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .base import ToolError
+from .own_process import own_command
 
 MAX_MATCHES_PER_FILE = 1000
 MAX_ARGUMENT_BYTES = 100_000
 MAX_KEPT_CHARS = 4000  # of a long line, around its first match
 TIMEOUT_S = 20.0
 MIN_LITERAL = 3
-PACKAGE_PARENT = str(Path(__file__).absolute().parent.parent.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +218,7 @@ async def _in_worker(query: Query, text: str | None, paths: Sequence[Path]) -> t
         "fixed": text,
         "paths": [str(path) for path in paths],
     }
-    start = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); "
-    start += "from pointcode_local.tools.search_worker import main; main()"
-    output = await _run([sys.executable, "-I", "-c", start], json.dumps(request).encode())
+    output = await _run(own_command("search_worker"), json.dumps(request).encode())
     hits: list[FileHits] = []
     problems: list[str] = []
     for line in output.split(b"\n"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tree_sitter import Node, Query, QueryCursor
 
+from .skeleton import without_bodies
 from .syntax import grammar, parse_bytes
 
 MAX_SIGNATURE = 100  # characters
@@ -85,11 +86,11 @@ _QUERIES = {
 }
 TAGGED = frozenset(_QUERIES)
 _CONTAINERS = re.compile(r"class|struct|union|interface|trait|enum|record")
-_WORD = re.compile(rb"[A-Za-z_]\w{2,}")
+# Splitting what this leaves takes half the time of a regular expression.
+_ONLY_WORDS = bytes(b if chr(b).isalnum() and b < 128 or b == ord("_") else ord(" ") for b in range(256))
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(NamedTuple):  # a tuple: 100,000 of them are made from JSON and written to it
     """A definition: its name, the text up to its body on one line, its line (1-based), nesting below classes."""
 
     name: str
@@ -99,16 +100,23 @@ class Tag:
 
 
 @cache
-def _query(language: str) -> Query:
-    return Query(grammar(language), _QUERIES[language])
+def _cursor(language: str) -> QueryCursor:
+    cursor = QueryCursor(Query(grammar(language), _QUERIES[language]))
+    cursor.set_max_start_depth(MAX_DEPTH)
+    return cursor
+
+
+@cache
+def _is_container(node_type: str) -> bool:
+    return _CONTAINERS.search(node_type) is not None
 
 
 def definitions(data: bytes, language: str) -> list[Tag]:
     """Classes, functions and methods in order of place; what is defined inside a function is left out."""
+    if language == "python":
+        data = without_bodies(data)
     found: dict[tuple[int, int], tuple[Node, Node]] = {}
-    cursor = QueryCursor(_query(language))
-    cursor.set_max_start_depth(MAX_DEPTH)
-    for _, captured in cursor.matches(parse_bytes(data, language).root_node):
+    for _, captured in _cursor(language).matches(parse_bytes(data, language).root_node):
         whole = captured["def"][0]
         found[whole.start_byte, -whole.end_byte] = (whole, captured["name"][0])
     return list(_outermost([found[key] for key in sorted(found)], data))
@@ -120,9 +128,9 @@ def _outermost(pairs: list[tuple[Node, Node]], data: bytes) -> Iterator[Tag]:
         while open_until and open_until[-1][0] <= whole.start_byte:
             open_until.pop()
         inside_function = any(not is_class for _, is_class in open_until)
-        open_until.append((whole.end_byte, _CONTAINERS.search(whole.type) is not None))
+        open_until.append((whole.end_byte, _is_container(whole.type)))
         if not inside_function:
-            text = (name.text or b"").decode("utf-8", "replace")
+            text = data[name.start_byte : name.end_byte].decode("utf-8", "replace")
             yield Tag(text.rpartition("::")[2], _signature(whole, data), whole.start_point.row + 1, len(open_until) - 1)
 
 
@@ -139,7 +147,13 @@ def _signature(whole: Node, data: bytes) -> str:
     return line if len(line) <= MAX_SIGNATURE else line[: MAX_SIGNATURE - 1] + "…"
 
 
-def words(data: bytes) -> dict[str, int]:
-    """How often each word of three characters or more stands in a file (names, keywords, comments alike)."""
-    counted = Counter(_WORD.findall(data)).most_common(MAX_WORDS)
-    return {word.decode("ascii", "replace"): count for word, count in counted}
+def words(data: bytes) -> str:
+    """How often each word of three characters or more stands in a file (names, keywords, comments alike): a line per
+    number, the number and the words that stand there so often. A text is kept and read faster than a dictionary."""
+    counted = Counter(data.translate(_ONLY_WORDS).split())
+    by_count: dict[int, list[bytes]] = {}
+    for word in [word for word in counted if len(word) < 3 or word[0] <= ord("9")]:
+        del counted[word]
+    for word, count in counted.most_common(MAX_WORDS):
+        by_count.setdefault(count, []).append(word)
+    return b"\n".join(b"%d %b" % (count, b" ".join(found)) for count, found in by_count.items()).decode("ascii")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointcode_local.tools import repo_map_worker
-from pointcode_local.tools.languages import LANGUAGES
+from pointcode_local.tools import map_pool, repo_map_worker
+from pointcode_local.tools.languages import LANGUAGES, MAX_SOURCE_BYTES
 from pointcode_local.tools.map_rank import FileTags, rank
 from pointcode_local.tools.repo_map import MapStore, RepoMap, Shown, is_worth_a_map
 from pointcode_local.tools.tags import TAGGED, Tag, definitions, words
@@ -60,7 +61,7 @@ def test_no_bytes_make_tagging_fail(data: bytes, language: str) -> None:
 
 def file(name: str, defines: list[str], uses: list[str]) -> FileTags:
     tags = tuple(Tag(n, f"def {n}()", i + 1, 0) for i, n in enumerate(defines))
-    return FileTags(name, tags, dict.fromkeys([*defines, *uses], 1))
+    return FileTags(name, tags, " ".join(["1", *dict.fromkeys([*defines, *uses])]))
 
 
 def test_what_important_files_use_comes_before_what_nobody_uses() -> None:
@@ -112,6 +113,35 @@ def test_only_files_that_changed_are_read_again(tmp_path: Path) -> None:
     assert "replaced" in text and "user_0" not in text and "user_1" not in text
 
 
+def test_a_few_changes_are_kept_beside_the_large_file_until_they_are_many(tmp_path: Path) -> None:
+    root, kept = tmp_path / "ws", tmp_path / "kept"
+    project(root, 120)
+    assert repo_map_worker.update(root, kept) == 121
+    large = (kept / "tags.json").read_bytes()
+    for name in ("use0.py", "use1.py", "use0.py"):
+        with (root / name).open("a") as changed:
+            changed.write("def replaced():\n    return 1\n")
+        assert repo_map_worker.update(root, kept) == 1
+    assert (kept / "tags.json").read_bytes() == large
+    (root / "core.py").write_text("")
+    assert repo_map_worker.update(root, kept) == 1
+    assert (kept / "tags.json").read_bytes() != large and not (kept / "recent.json").exists()
+    (root / "core.py").unlink()
+    assert repo_map_worker.update(root, kept) == 0
+    fresh = tmp_path / "fresh"
+    repo_map_worker.update(root, fresh)
+    assert (fresh / "map.json").read_bytes() == (kept / "map.json").read_bytes()
+
+
+def test_several_processes_make_the_same_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "ws"
+    project(root, 80)
+    repo_map_worker.update(root, tmp_path / "one")
+    monkeypatch.setattr(map_pool, "tagged", partial(map_pool.tagged, n_processes=2, parallel_from=1))
+    repo_map_worker.update(root, tmp_path / "two")
+    assert (tmp_path / "one" / "map.json").read_bytes() == (tmp_path / "two" / "map.json").read_bytes()
+
+
 def test_a_map_is_written_of_what_was_read_when_reading_takes_long(tmp_path: Path) -> None:
     root, kept = tmp_path / "ws", tmp_path / "kept"
     project(root, 80)
@@ -131,7 +161,7 @@ def test_what_git_ignores_links_and_huge_files_are_not_in_the_map(tmp_path: Path
     (root / ".gitignore").write_text("generated.py\n")
     (root / "generated.py").write_text("def generated(): pass\n")
     (root / "link.py").symlink_to(root / "core.py")
-    (root / "huge.py").write_text("def huge(): pass\n" + "#" * repo_map_worker.MAX_FILE_BYTES)
+    (root / "huge.py").write_text("def huge(): pass\n" + "#" * MAX_SOURCE_BYTES)
     (root / "bad.py").write_bytes(b"def fine(): pass\n\xff\xfe(((")
     (root / "odd name\n.py").write_text("def odd(): pass\n")
     for with_git in (False, True):
