@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import sqrt
-from operator import attrgetter
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ MAX_DEFINERS = 12  # a name that more files define says nothing about who is mea
 PRIVATE_WEIGHT = 0.1
 LONG_WEIGHT = 3.0  # long names are rarely used by chance
 LONG_NAME = 8
-_NAME = attrgetter("name")
+_NAME = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FileTags:
     """What one file defines and which words it uses."""
 
     name: str  # relative to the repository, with /
-    tags: Sequence[Tag]
+    tags: Sequence[tuple[str, str, int, int]]  # fields of Tag: making Tags of all takes a tenth of the time
     words: str  # what `tags.words` says
 
 
@@ -52,17 +52,17 @@ def rank(files: Sequence[FileTags], limit: int | None = None) -> list[Ranked]:
         of_file = scores.setdefault(target, {})
         of_file[name] = of_file.get(name, 0.0) + share
     by_file = [
-        [scores.get(number, {}).get(tag.name, 0.0) + ranks[number] * 1e-3 for tag in file.tags]
+        [scores.get(number, {}).get(name, 0.0) + ranks[number] * 1e-3 for name, _, _, _ in file.tags]
         for number, file in enumerate(files)
     ]
     least = _least(np.fromiter(chain.from_iterable(by_file), np.float64), limit)
     found = sorted(
-        (-score, file.name, file.tags[at].line, at, file.tags[at])
+        (-score, file.name, file.tags[at][2], at, file.tags[at])
         for file, of_file in zip(files, by_file, strict=True)
         for at, score in enumerate(of_file)
         if score >= least
     )
-    return [Ranked(name, tag, -score) for score, name, _, _, tag in found[:limit]]
+    return [Ranked(name, Tag._make(tag), -score) for score, name, _, _, tag in found[:limit]]
 
 
 def _least(scores: npt.NDArray[np.float64], limit: int | None) -> float:
@@ -87,15 +87,16 @@ def _edges(files: Sequence[FileTags]) -> _Edges:
     for number, file in enumerate(files):
         for name in set(map(_NAME, file.tags)):
             definers[name].append(number)
-    telling = {name: places for name, places in definers.items() if len(places) <= MAX_DEFINERS}
+    telling = {name: places for name, places in definers.items() if name and len(places) <= MAX_DEFINERS}
     edges = _Edges([], [], [], [])
     for number, file in enumerate(files):
-        for line in file.words.split("\n"):
-            count, *words = line.split(" ")
-            for word in filter(telling.__contains__, words):  # few of 1,000,000 are: a loop in C
-                places = telling[word]
-                if number not in places:
-                    _add(edges, number, places, word, sqrt(int(count)) * _name_weight(word) / len(places))
+        words, _, counts = file.words.partition("\n")
+        known = [(at, word) for at, word in enumerate(words.split(" ")) if word in telling]  # hot: 500,000 words
+        how_often = counts.split(" ") if known else []
+        for at, word in known:
+            places = telling[word]
+            if number not in places:
+                _add(edges, number, places, word, sqrt(int(how_often[at])) * _name_weight(word) / len(places))
     return edges
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .map_tagger import Record
 
 # What only a change needs (tree-sitter, NumPy, pathspec) is imported then: that nothing changed is known in 0.1 s.
-VERSION = 2
+VERSION = 3
 FIRST_S = 1.5  # until a first map is made
 LAST_S = 60.0
 MAX_FILES = 50_000
@@ -107,9 +107,8 @@ def _turn(one: Listed) -> tuple[int, int]:
 
 def _write_map(path: Path, kept: dict[str, Any], n_files: int, digest: str) -> None:
     from .map_rank import FileTags, rank
-    from .tags import Tag
 
-    tagged = [FileTags(name, [Tag._make(tag) for tag in kept[name][2]], kept[name][3]) for name in sorted(kept)]
+    tagged = [FileTags(name, kept[name][2], kept[name][3]) for name in sorted(kept)]
     found = [[r.file, r.tag.line, r.tag.depth, r.tag.signature] for r in rank(tagged, MAX_KEPT)]
     _store(path, {"digest": digest, "n_files": n_files, "n_tagged": len(kept), "definitions": found})
 

@@ -148,12 +148,10 @@ def _signature(whole: Node, data: bytes) -> str:
 
 
 def words(data: bytes) -> str:
-    """How often each word of three characters or more stands in a file (names, keywords, comments alike): a line per
-    number, the number and the words that stand there so often. A text is kept and read faster than a dictionary."""
+    """The words of three characters or more in a file (names, keywords, comments alike) on one line, on the next how
+    often each stands there. A text is kept and read faster than a dictionary."""
     counted = Counter(data.translate(_ONLY_WORDS).split())
-    by_count: dict[int, list[bytes]] = {}
     for word in [word for word in counted if len(word) < 3 or word[0] <= ord("9")]:
         del counted[word]
-    for word, count in counted.most_common(MAX_WORDS):
-        by_count.setdefault(count, []).append(word)
-    return b"\n".join(b"%d %b" % (count, b" ".join(found)) for count, found in by_count.items()).decode("ascii")
+    most = counted.most_common(MAX_WORDS)
+    return f"{b' '.join(word for word, _ in most).decode('ascii')}\n{' '.join(str(count) for _, count in most)}"

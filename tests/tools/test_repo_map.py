@@ -61,7 +61,7 @@ def test_no_bytes_make_tagging_fail(data: bytes, language: str) -> None:
 
 def file(name: str, defines: list[str], uses: list[str]) -> FileTags:
     tags = tuple(Tag(n, f"def {n}()", i + 1, 0) for i, n in enumerate(defines))
-    return FileTags(name, tags, " ".join(["1", *dict.fromkeys([*defines, *uses])]))
+    return FileTags(name, tags, words(" ".join({*defines, *uses}).encode()))
 
 
 def test_what_important_files_use_comes_before_what_nobody_uses() -> None:
@@ -75,6 +75,11 @@ def test_what_important_files_use_comes_before_what_nobody_uses() -> None:
     assert order.index("save") < order.index("main0") and order.index("connect") < order.index("main0")
     assert order.index("save") < order.index("unused") and order.index("connect") < order.index("run")
     assert rank([]) == []
+
+
+def test_a_name_that_the_parser_only_expected_ranks_like_one_that_nobody_uses() -> None:
+    files = [FileTags("a.py", [Tag("", "def", 1, 0)], words(b"")), FileTags("b.py", [], ""), file("c.py", ["used"], [])]
+    assert [one.tag.name for one in rank(files, 5)] == ["", "used"]
 
 
 def project(root: Path, n: int = 9) -> None:
