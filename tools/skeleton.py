@@ -25,7 +25,7 @@ _PATTERN = re.compile(
     rf"""
     {_LONG_STRING} | {_STRING} | {_COMMENT}
     | ^(?P<import>(?:from|import)[ ][^\n()\\;]++)$
-    | ^(?P<indent>[ \t]*+)(?:async[ ]++)?def[ ]++\w++[ ]*+{_brackets(4)}[^\n:]*+:[ \t]*+(?:{_COMMENT}|\r)?\n
+    | ^(?P<indent>[ \t]*+)(?:async[ ]++)?def[ ]++\w++[ ]*+(?P<rest>{_brackets(4)}[^\n:]*+):[ \t]*+(?:{_COMMENT}|\r)?\n
       (?P<body>(?:
         [ \t]*+(?:{_COMMENT}|\r)?\n
         | (?:(?P=indent)[ \t]++(?![\s\#]) | [ \t]*+(?=[)\]}}]|\"{{3}}|'{{3}}))
@@ -36,13 +36,25 @@ _PATTERN = re.compile(
 )
 
 
-def without_bodies(data: bytes) -> bytes:
-    """The source with empty lines where it had imports, and functions their bodies."""
+_BLANK = bytes(b if b == ord("\n") else ord(" ") for b in range(256))
+
+
+def without_bodies(data: bytes) -> tuple[bytes, bytes]:
+    """The source with empty lines where it had imports, and functions their bodies; and the same for the parser, of
+    the same length: that has also no parameters and return types."""
     parts: list[bytes] = []
+    bare: list[bytes] = []
     at = 0
     for match in _PATTERN.finditer(data):
-        start, end = match.span(match.lastgroup or 0)
-        if match.lastgroup is not None:
-            parts += data[at:start], b"\n" * data.count(b"\n", start, end)
-            at = end
-    return b"".join((*parts, data[at:]))
+        if match.lastgroup is None:
+            continue
+        start, end = match.span(match.lastgroup)
+        first, last = match.span("rest")
+        newlines = b"\n" * data.count(b"\n", start, end)
+        parts += data[at:start], newlines
+        if first < 0:
+            bare += data[at:start], newlines
+        else:
+            bare += data[at:first], b"(", data[first + 1 : last - 1].translate(_BLANK), b")", data[last:start], newlines
+        at = end
+    return b"".join((*parts, data[at:])), b"".join((*bare, data[at:]))

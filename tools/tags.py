@@ -113,10 +113,9 @@ def _is_container(node_type: str) -> bool:
 
 def definitions(data: bytes, language: str) -> list[Tag]:
     """Classes, functions and methods in order of place; what is defined inside a function is left out."""
-    if language == "python":
-        data = without_bodies(data)
+    data, bare = without_bodies(data) if language == "python" else (data, data)
     found: dict[tuple[int, int], tuple[Node, Node]] = {}
-    for _, captured in _cursor(language).matches(parse_bytes(data, language).root_node):
+    for _, captured in _cursor(language).matches(parse_bytes(bare, language).root_node):
         whole = captured["def"][0]
         found[whole.start_byte, -whole.end_byte] = (whole, captured["name"][0])
     return list(_outermost([found[key] for key in sorted(found)], data))
