@@ -1,6 +1,7 @@
 """The permission policy of a session: mode and rules applied to calls, and the answers "always" that were given.
 
-"Always" answers are kept per folder in `always.toml`, exactly as they were shown; deleting a line revokes one.
+"Always" answers are kept per folder in `always.toml`, exactly as they were shown, one a line; deleting its
+line revokes one.
 """
 
 from __future__ import annotations
@@ -42,13 +43,18 @@ class AlwaysRules:
 
     def add(self, root: Path, rule: str) -> None:
         """Keep one more rule."""
-        known = self._load()
-        known[str(root)] = list(dict.fromkeys([*known.get(str(root), []), rule]))
         import tomlkit
 
+        known = self._load()
+        known[str(root)] = list(dict.fromkeys([*known.get(str(root), []), rule]))
+        document = tomlkit.document()
+        for folder, rules in known.items():
+            lines = tomlkit.array().multiline(True)
+            lines.extend(rules)
+            document[folder] = lines
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = self.path.with_suffix(".partial")
-        partial.write_text(tomlkit.dumps(known), encoding="utf-8")
+        partial.write_text(tomlkit.dumps(document), encoding="utf-8")
         partial.replace(self.path)
 
     def _load(self) -> dict[str, list[str]]:

@@ -175,6 +175,17 @@ def test_always_answers_are_kept_by_folder_as_they_were_shown(tmp_path: Path):
     assert rules.of(tmp_path / "a") == ()
 
 
+def test_an_always_answer_is_revoked_by_deleting_its_line(tmp_path: Path):
+    file = tmp_path / "always.toml"
+    rules = AlwaysRules(file)
+    for rule in ("shell(make test)", 'shell(echo "x" \\*)', "edit(src/*)"):
+        rules.add(tmp_path, rule)
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if "make test" not in line))
+    assert rules.of(tmp_path) == ('shell(echo "x" \\*)', "edit(src/*)")
+    rules.add(tmp_path, "edit(b/*)")
+    assert rules.of(tmp_path) == ('shell(echo "x" \\*)', "edit(src/*)", "edit(b/*)")
+
+
 def test_mcp_servers_are_read_with_everything_that_may_be_set(places: Places, project: Path):
     user_file(
         places,

@@ -237,6 +237,23 @@ def test_odd_files_do_not_hide_the_rest(bench: Bench, engine: str) -> None:
     assert "bin.dat" not in text and "loop" not in text
 
 
+def test_a_file_or_folder_that_may_not_be_read_does_not_hide_the_rest(bench: Bench, engine: str) -> None:
+    for name in ("a.txt", "locked.txt", "shut/in.txt", "z.txt"):
+        bench.put(name, "needle\n")
+    (bench.root / "locked.txt").chmod(0)
+    (bench.root / "shut").chmod(0)
+    is_readable = os.access(bench.root / "locked.txt", os.R_OK)  # root may read everything
+    try:
+        text = bench.ok("grep", pattern="needle")
+        names = bench.ok("glob", pattern="*.txt")
+    finally:
+        (bench.root / "shut").chmod(0o755)
+    assert "a.txt\n  1: needle" in text and "z.txt\n  1: needle" in text
+    assert {"a.txt", "locked.txt", "z.txt"} <= set(names.split())
+    if not is_readable:
+        assert "locked.txt\n  1:" not in text and "in.txt" not in text + names
+
+
 def test_a_match_in_a_very_long_line_is_clipped_around_it(bench: Bench, engine: str) -> None:
     bench.put("min.js", "a=1;" * 100_000 + "NEEDLE()" + "b=2;" * 100_000)
     text = bench.ok("grep", pattern="NEEDLE")

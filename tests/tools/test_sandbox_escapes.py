@@ -14,7 +14,14 @@ import pytest
 
 from pointcode_local.tools import sandbox
 from pointcode_local.tools.environment import command_environment
-from pointcode_local.tools.sandbox import bubblewrap_path, default_policy, landlock_abi, sandbox_status, wrapped
+from pointcode_local.tools.sandbox import (
+    bubblewrap_path,
+    default_policy,
+    landlock_abi,
+    makes_networks,
+    sandbox_status,
+    wrapped,
+)
 
 TRUNCATE_ABI = 3
 SCOPES_ABI = 6  # signals and abstract sockets
@@ -90,6 +97,31 @@ def test_nothing_outside_the_workspace_can_be_changed(place: Path, source: str) 
     assert done.returncode != 0 and state(place / "out") == before, done.stderr
 
 
+@pytest.mark.parametrize(
+    "writer", ["open('d/kept', 'w').write('x')", "os.rename('x', 'd/kept')", "os.unlink('d/kept')"]
+)
+def test_a_folder_that_is_swapped_for_a_link_while_it_is_written_to_leads_nowhere(place: Path, writer: str) -> None:
+    """A second process exchanges the folder `d` and a link to the outside, in one step, again and again."""
+    source = (
+        "os.mkdir('d'); os.symlink(out, 'link')\n"
+        "swap = lambda: ctypes.CDLL(None).renameat2(-100, b'd', -100, b'link', 2)\n"
+        "pid = os.fork()\n"
+        "while pid == 0: swap()\n"
+        "for _ in range(400):\n"
+        "    open('x', 'w').write('x')\n"
+        f"    try: {writer}\n"
+        "    except OSError: pass\n"
+        "os.kill(pid, 9); os.waitpid(pid, 0)\n"
+        "if not os.path.islink('d'): swap()\n"
+        f"try: {writer}\n"
+        "except OSError: print('refused at the end')"
+    )
+    before = state(place / "out")
+    done = run(place, source, confined=True)
+    assert (done.returncode, done.stdout) == (0, "refused at the end\n"), done.stderr
+    assert state(place / "out") == before
+
+
 def test_the_same_attempts_work_without_the_sandbox(place: Path) -> None:
     assert run(place, "open(out + '/new', 'w').write('x'); os.unlink(out + '/kept')", confined=False).returncode == 0
     assert list(state(place / "out")) == ["new"]
@@ -114,6 +146,22 @@ def test_the_network_outside_cannot_be_reached_and_a_private_one_can(place: Path
         assert run(place, connect, confined=True).returncode != 0 and not accepted()
         assert run(place, connect, confined=True, network=True).returncode == 0
         assert accepted()
+
+
+@pytest.mark.skipif(not makes_networks(), reason="this kernel gives no network namespace")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))",
+        "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b'x', ('2001:db8::1', 53))",
+        "socket.create_connection(('192.0.2.1', 80), 5)",
+        "exit(len(socket.if_nameindex()) == 1)",  # 0, an escape, where there is more than the loopback
+        # take the network of a process outside
+        "ns = os.open(f'/proc/{os.getppid()}/ns/net', os.O_RDONLY); ctypes.CDLL(None).setns(ns, 0) and exit(1)",
+    ],
+)
+def test_no_kind_of_packet_leaves_the_private_network(place: Path, source: str) -> None:
+    assert run(place, source, confined=True).returncode == 1
 
 
 class socket_server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,31 @@ def test_a_failure_half_way_restores_every_file(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space"):
         apply_changes([FileChange(a, b"a", b"A"), FileChange(new, None, b"n"), FileChange(b, b"b", b"B")])
     assert snapshot(tmp_path) == {"a": b"a", "b": b"b"}
+
+
+def test_a_file_is_replaced_in_one_step_after_its_bytes_are_on_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bench.put("f.txt", "old\n" * 1000)
+    steps: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def noted_sync(descriptor: int) -> None:
+        steps.append("sync")
+        sync(descriptor)
+
+    def noted_replace(self: Path, target: Path) -> Path:
+        assert target == path and path.read_bytes() == b"old\n" * 1000
+        steps.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    with path.open("rb") as reader:
+        assert not bench.edit("f.txt", ("old", "new"), replace_all=True).is_error
+        assert reader.read() == b"old\n" * 1000  # who had it open sees the old bytes, whole
+    assert steps[:2] == ["sync", "rename"] and path.read_bytes() == b"new\n" * 1000
+    assert [p.name for p in bench.root.iterdir()] == ["f.txt"]
 
 
 def test_bytes_that_changed_meanwhile_are_not_overwritten(tmp_path: Path) -> None:
