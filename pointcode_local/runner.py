@@ -130,6 +130,7 @@ class CallRunner:
         self._progress: dict[str, list[str]] = {}
         self._asking = asyncio.Lock()
         self._agreed: set[str] = set()  # calls that the person agreed to, by an answer or a rule
+        self._asked: dict[str, str] = {}  # by call: the reason that the person agreed to
         self.finished: dict[str, ToolFinished] = {}
 
     def start(self, call: ToolCall) -> None:
@@ -182,7 +183,17 @@ class CallRunner:
             return self._finish(call, ToolResult(text, is_error=True), denied=reason)
         if self._box.hooks and (objection := await self._box.hooks.before(tool.name, arguments)):
             return self._finish(call, ToolResult(f"Not run: {objection}", is_error=True))
+        if not self._still_stands(call, tool, arguments):
+            text = (
+                "Not run: what it works on changed after it was agreed to (a link or the mode). Look, and call again."
+            )
+            return self._finish(call, ToolResult(text, is_error=True))
         return self._finish(call, await self._execute(call, tool, arguments))
+
+    def _still_stands(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> bool:
+        """Is what was decided still so after the person or a hook took their time? Links may have been swapped."""
+        now = self._box.policy.decide(tool, arguments)
+        return now.verdict == "allow" or (now.verdict == "ask" and now.reason == self._asked.get(call.id))
 
     def _refuse_unknown(self, call: ToolCall) -> None:
         withheld = known_name(call.name, self._box.withheld)
@@ -221,6 +232,7 @@ class CallRunner:
                 self._box.policy.remember(decision.rule)
             if answer in ("once", "always"):
                 self._agreed.add(call.id)
+                self._asked[call.id] = decision.reason
                 return ""
             return (
                 "the user said no"
