@@ -226,9 +226,13 @@ def _load_line(line: bytes) -> Any:
 def _read_header(path: Path) -> Header | None:
     try:
         with path.open("rb") as file:
-            record = _load_line(file.readline())
+            return _header(path, file.readline())
     except OSError:
         return None
+
+
+def _header(path: Path, line: bytes) -> Header | None:
+    record = _load_line(line)
     if not isinstance(record, dict) or record.get("type") != "session":
         return None
     created = record.get("created_s")
@@ -241,20 +245,24 @@ def _read_header(path: Path) -> Header | None:
 
 
 def _info(path: Path) -> SessionInfo | None:
-    header = _read_header(path)
-    if header is None:
+    """What a list shows of a log; None when it is no log, or was removed meanwhile."""
+    try:
+        with path.open("rb") as file:
+            header = _header(path, file.readline())
+            if header is None:
+                return None
+            title, name, n_lines = "", "", 0
+            for line in file:
+                n_lines += 1
+                if line.startswith(b'{"type":"session_named"'):
+                    record = _load_line(line)
+                    name = str(record.get("name", "")) if isinstance(record, dict) else name
+                elif not title and line.startswith(b'{"type":"turn_started"'):
+                    event = from_record(_load_line(line))
+                    title = " ".join(event.prompt.split())[:MAX_NAME] if isinstance(event, TurnStarted) else ""
+            return SessionInfo(header.id, name or title, header.cwd, os.fstat(file.fileno()).st_mtime, n_lines)
+    except OSError:
         return None
-    title, name, n_lines = "", "", 0
-    with path.open("rb") as file:
-        for line in file:
-            n_lines += 1
-            if line.startswith(b'{"type":"session_named"'):
-                record = _load_line(line)
-                name = str(record.get("name", "")) if isinstance(record, dict) else name
-            elif not title and line.startswith(b'{"type":"turn_started"'):
-                event = from_record(_load_line(line))
-                title = " ".join(event.prompt.split())[:MAX_NAME] if isinstance(event, TurnStarted) else ""
-    return SessionInfo(header.id, name or title, header.cwd, path.stat().st_mtime, n_lines - 1)
 
 
 def read_events(path: Path) -> list[AgentEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, get_args
 
@@ -183,6 +184,24 @@ def test_the_last_session_is_one_in_which_something_was_said(store: SessionStore
     said = write(store, tmp_path, TURN)
     os.utime(store.find(empty), (2e9, 2e9))
     assert store.latest(tmp_path) == said
+
+
+def test_sessions_can_be_listed_while_others_are_made_and_removed(store: SessionStore, tmp_path: Path):
+    kept = store.create(tmp_path)
+    kept.close()
+
+    def come_and_go() -> None:
+        for _ in range(200):
+            session = store.create(tmp_path)
+            session.close()
+            store.remove(session.id)
+
+    busy = threading.Thread(target=come_and_go)
+    busy.start()
+    while busy.is_alive():
+        assert kept.id in [info.id for info in store.list(tmp_path)]
+    busy.join()
+    assert [info.id for info in store.list(tmp_path)] == [kept.id]
 
 
 def test_a_session_is_listed_by_its_last_name_and_a_name_is_no_event(store: SessionStore, tmp_path: Path):
