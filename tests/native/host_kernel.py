@@ -37,6 +37,23 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
+def small_library(made: Path, sources: list[Path]) -> ctypes.CDLL:
+    """Other sources than the megakernel's, compiled with the emulated device into `made`."""
+    flags = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
+    include = ["-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}"]
+    inputs = [str(source) for source in (*sources, EMULATION / "host_cuda.cc")]
+    done = subprocess.run(
+        [str(compiler()), *flags, *include, "-x", "c++", *inputs, "-o", str(made)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    loaded = ctypes.CDLL(str(made))
+    loaded.host_cuda_error.restype = ctypes.c_char_p
+    return loaded
+
+
 def build(folder: Path) -> ctypes.CDLL:
     """Compiles the kernel and the emulation to a library in `folder`, once for all who share it, and loads it."""
     sources = sorted([*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir()])

@@ -23,7 +23,7 @@ MAX_ROWS, MAX_PAGES = 8, 80
 COUNTED_ENOUGH = 1000  # what counters hold before a wave that runs alone
 KIND_NAMES = (
     "nothing", "descriptor", "ring full", "ring empty", "reduce full", "reduce empty", "warps", "route", "data",
-    "counter",
+    "counter", "item", "chosen",
 )  # fmt: skip
 Words = NDArray[np.uint32]
 

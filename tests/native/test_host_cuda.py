@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 
 import numpy as np
 import pytest
 
-from .host_kernel import EMULATION, ROOT, compiler
+from .host_kernel import EMULATION, compiler, small_library
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 SOUND, NO_WAIT, DIVERGENT, ARRIVES_TWICE, NEVER_ARRIVES = range(5)
@@ -20,20 +19,7 @@ class Arguments(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    made = tmp_path_factory.mktemp("faulty") / "faulty.so"
-    sources = [str(EMULATION.parent / "faulty_kernels.cu"), str(EMULATION / "host_cuda.cc")]
-    flags = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-fPIC", "-shared", "-DPOINTCODE_HOST_CUDA"]
-    include = [f"-I{EMULATION}", f"-I{ROOT / 'csrc'}"]
-    done = subprocess.run(
-        [str(compiler()), *flags, *include, "-x", "c++", *sources, "-o", str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    loaded = ctypes.CDLL(str(made))
-    loaded.host_cuda_error.restype = ctypes.c_char_p
-    return loaded
+    return small_library(tmp_path_factory.mktemp("faulty") / "faulty.so", [EMULATION.parent / "faulty_kernels.cu"])
 
 
 def launch(library: ctypes.CDLL, fault: int, seed: int) -> tuple[np.ndarray, str]:

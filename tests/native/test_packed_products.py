@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 
 import pytest
 import torch
 
 from pointcode_local.engine.cuda import moe, ops, packing
 
-from .host_kernel import EMULATION, ROOT, compiler
+from .host_kernel import EMULATION, ROOT, compiler, small_library
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 
@@ -27,20 +26,8 @@ class Products(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    made = tmp_path_factory.mktemp("products") / "products.so"
-    sources = [ROOT / "csrc/prefill_gemm.cu", EMULATION.parent / "products_entry.cu", EMULATION / "host_cuda.cc"]
-    flags = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
-    include = ["-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}"]
-    done = subprocess.run(
-        [str(compiler()), *flags, *include, "-x", "c++", *map(str, sources), "-o", str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    loaded = ctypes.CDLL(str(made))
-    loaded.host_cuda_error.restype = ctypes.c_char_p
-    return loaded
+    sources = [ROOT / "csrc/prefill_gemm.cu", EMULATION.parent / "products_entry.cu"]
+    return small_library(tmp_path_factory.mktemp("products") / "products.so", sources)
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
