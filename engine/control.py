@@ -23,7 +23,7 @@ from .errors import BackendError, CapacityError, EngineError
 from .job import Job
 from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
 from .prefix_cache import PrefixCache
-from .types import LiveRequest, PrefillProgress
+from .types import LiveRequest
 
 _LOG = logging.getLogger(__name__)
 PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
@@ -174,7 +174,7 @@ class ControlPlane:
             if parked and job.pages is not None:
                 if job.row in self._rows:
                     self._service.remove_row(job.row)
-                self._release(job)
+                job.release()
             job.report(error)
         self._ready.clear()
         self._rows.clear()
@@ -198,7 +198,7 @@ class ControlPlane:
             dropped = [job for job in self._waiting if job.cancelled]
             self._waiting = [job for job in self._waiting if not job.cancelled]
         for job in [*dropped, *(job for job in self._ready if job.cancelled)]:
-            self._release(job)
+            job.release()
         self._ready = [job for job in self._ready if not job.cancelled]
 
     def _advance(self, job: Job) -> None:
@@ -207,7 +207,7 @@ class ControlPlane:
         if job.pages is None:
             job.pages = self._prefix.attach(ids)
             job.n_done = job.n_cached = job.pages.n_valid
-            self._report_progress(job)
+            job.report_progress()
             self.counters.n_admitted += 1
         try:
             end = self._cover_chunk(job, job.pages)
@@ -229,11 +229,10 @@ class ControlPlane:
 
     def _cover_chunk(self, job: Job, pages: SequencePages) -> int:
         """Takes pages for the next chunk, long while nobody decodes, and returns its end; or raises CapacityError."""
-        limits = self._limits
-        if limits.longest_chunk > limits.chunk_tokens and not self._rows and not self._ready:
+        if not self._rows and not self._ready:
             with suppress(CapacityError):
-                return self._cover(job, pages, limits.longest_chunk)
-        return self._cover(job, pages, limits.chunk_tokens)
+                return self._cover(job, pages, self._limits.longest_chunk)
+        return self._cover(job, pages, self._limits.chunk_tokens)
 
     def _cover(self, job: Job, pages: SequencePages, n_tokens: int) -> int:
         end = min(job.n_prefill, job.n_done + n_tokens)
@@ -250,19 +249,11 @@ class ControlPlane:
             self._prefill(ids, job.n_done, end, pages, lambda: self._raise_if_stopped(job))
         finally:
             self._service.set_shared(False)
-        took_s = time.perf_counter() - start_s
-        self.counters.prefill_tokens += end - job.n_done
-        self.counters.prefill_s += took_s
-        self.counters.longest_chunk_s = max(self.counters.longest_chunk_s, took_s)
+        self.counters.add_chunk(end - job.n_done, time.perf_counter() - start_s)
         job.n_done = end
         self._prefix.register(ids, pages, end)
         pages.slide(end)
-        self._report_progress(job)
-
-    def _report_progress(self, job: Job) -> None:
-        """Of the request's own prompt only: what is computed again after a preemption is no news."""
-        if not job.n_earlier:
-            job.report(PrefillProgress(job.n_done, len(job.request.token_ids), job.n_cached))
+        job.report_progress()
 
     def _raise_if_stopped(self, job: Job) -> None:
         self.counters.prefill_layers += 1
@@ -281,7 +272,7 @@ class ControlPlane:
     def _give_up(self, job: Job, error: EngineError) -> None:
         with self._lock:
             self._waiting.remove(job)
-        self._release(job)
+        job.release()
         job.report(error)
 
     def _reclaim_from_waiting(self, except_for: Job | None) -> bool:
@@ -289,7 +280,7 @@ class ControlPlane:
         with self._lock:
             holders = [job for job in self._waiting if job.pages is not None and job is not except_for]
         for job in holders:
-            self._release(job)
+            job.release()
         return bool(holders)
 
     # ------------------------------------------------------------------ batch changes (parked)
@@ -322,7 +313,7 @@ class ControlPlane:
             elif end != RowEnd.BACKEND:
                 self._prefix.register(ids, job.pages, n_cached)
                 self._prefix.register_rest(ids, job.pages, n_cached)
-            self._release(job)
+            job.release()
             self.counters.n_finished += 1
 
     def _extend_rows(self) -> None:
@@ -355,7 +346,7 @@ class ControlPlane:
                 victim = max(self._rows.values(), key=lambda row: row.urgency)
                 if victim is job and len(self._rows) == 1:
                     self._service.remove_row(self._rows.pop(job.row).row)
-                    self._release(job)
+                    job.release()
                     job.report(error)
                     return False
                 self._preempt(victim)
@@ -388,7 +379,7 @@ class ControlPlane:
         ids = self._service.remove_row(self._rows.pop(job.row).row)
         self._prefix.register(ids, job.pages, position)
         self._prefix.register_rest(ids, job.pages, position)
-        self._release(job)
+        job.release()
         job.n_earlier += n_generated
         job.request = replace(job.request, token_ids=tuple(ids), max_tokens=job.request.max_tokens - n_generated)
         job.row, job.constraint = job.move(ids[len(ids) - job.n_earlier :])
@@ -408,9 +399,3 @@ class ControlPlane:
             self._service.set_drafts(self._limits.drafts)
         except RuntimeError as error:
             raise BackendError(f"the decode backend could not be built: {error}") from error
-
-    def _release(self, job: Job) -> None:
-        if job.pages is not None:
-            job.pages.release()
-        job.pages = None
-        job.n_done = job.n_cached = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from .kv_cache import SequencePages
@@ -54,4 +54,10 @@ class ControlCounters:
     prefill_tokens: int = 0
     prefill_s: float = 0.0
     prefill_layers: int = 0  # begun; moves also in the middle of a long chunk
-    longest_chunk_s: float = field(default=0.0)
+    longest_chunk_s: float = 0.0
+
+    def add_chunk(self, n_tokens: int, took_s: float) -> None:
+        """Counts a chunk of a prompt."""
+        self.prefill_tokens += n_tokens
+        self.prefill_s += took_s
+        self.longest_chunk_s = max(self.longest_chunk_s, took_s)

@@ -62,3 +62,15 @@ class Job:
         n_prompt = len(self.request.token_ids) - self.n_earlier
         n_done = n_prompt if state == "writing" else min(self.n_done, n_prompt)
         return LiveRequest(self.id, state, n_prompt, n_done, self.n_cached)
+
+    def report_progress(self) -> None:
+        """Of the request's own prompt only: what is computed again after a preemption is no news."""
+        if not self.n_earlier:
+            self.report(PrefillProgress(self.n_done, len(self.request.token_ids), self.n_cached))
+
+    def release(self) -> None:
+        """Gives its pages back; what was computed into them is to be looked up or computed again."""
+        if self.pages is not None:
+            self.pages.release()
+        self.pages = None
+        self.n_done = self.n_cached = 0
