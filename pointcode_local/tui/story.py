@@ -133,62 +133,27 @@ class Story:
     def apply(self, event: AgentEvent) -> list[Record]:
         """Fold one event in; returns the records that are new or changed."""
         match event:
-            case TextDelta(text=text) if text in self._denials or not text:
-                return []  # the call's card says it
-            case TextDelta(text=text):
-                return self._write(AnswerRecord, self._held_back.feed(text))
-            case ReasoningDelta(text=text):
-                self._message_has_reasoning = True
-                return self._write(ThinkingRecord, text)
-            case ToolCallDelta():
-                return self._tool_written(event)
-            case ToolProgress():
-                return self._tool_output(event)
-            case ToolStarted():
-                return self._tool_started(event)
-            case ToolFinished():
-                return self._tool_finished(event)
-            case PrefillChanged():
-                self.prefill, self.doing = event, "Reading the prompt"
-                return []
-            case UsageChanged():
-                self.usage, self.prefill = event, None
-                self.context_tokens = event.context_tokens
-                return []
-            case AssistantMessage():
-                return self._message(event)
-            case TodoChanged(items=items):
-                self.todo = items
-                return []
+            case TextDelta() | ReasoningDelta() | AssistantMessage():
+                return self._said(event)
+            case ToolCallDelta() | ToolStarted() | ToolProgress() | ToolFinished():
+                return self._called(event)
             case PermissionAsked() | QuestionAsked():
                 return self._asked(event)
             case PermissionAnswered(call_id=call_id) | QuestionAnswered(call_id=call_id):
                 self.asks.pop(call_id, None)
                 return []
-            case CompactionStarted(context_tokens=tokens):
-                self.doing = "Shortening the conversation"
-                return self.note(f"The conversation holds {short_count(tokens)} tokens; shortening it.")
-            case CompactionFinished(context_tokens=tokens):
-                self.context_tokens = tokens
-                return self.note(f"The conversation now holds {short_count(tokens)} tokens.")
+            case PrefillChanged() | UsageChanged() | TodoChanged() | ModeChanged():
+                self._know(event)
+                return []
+            case CompactionStarted() | CompactionFinished():
+                return self._compaction(event)
             case ErrorRaised(message=message, temporary=temporary):
                 hint = " (temporary: send the message again to retry)" if temporary else ""
                 return self.note(message + hint, "error")
-            case TurnStarted(prompt=prompt):
-                return self._turn_started(prompt)
-            case Steered(prompt=prompt):
-                self._no_longer_waits(prompt)
-                return [*self._close_text(), self._add(UserRecord(prompt, steered=True))]
-            case PromptQueued(prompt=prompt):
-                self.queued.append(prompt)
-                return []
-            case ModeChanged(mode=mode):
-                self.mode = mode
-                return []
             case ContextAdded(source=source, text=text):
-                if source in ("environment", "note"):
-                    return []
-                return self.note(added_to_prompt(source, text))
+                return [] if source in ("environment", "note") else self.note(added_to_prompt(source, text))
+            case TurnStarted() | Steered() | PromptQueued():
+                return self._prompted(event)
             case TurnFinished():
                 return self._turn_finished(event)
             case _:
@@ -231,6 +196,17 @@ class Story:
         self._text.parts.append(text)
         return [*touched, self._text]
 
+    def _said(self, event: TextDelta | ReasoningDelta | AssistantMessage) -> list[Record]:
+        match event:
+            case TextDelta(text=text):
+                told = not text or text in self._denials  # the denied call's card says it
+                return [] if told else self._write(AnswerRecord, self._held_back.feed(text))
+            case ReasoningDelta(text=text):
+                self._message_has_reasoning = True
+                return self._write(ThinkingRecord, text)
+            case AssistantMessage():
+                return self._message(event)
+
     def _message(self, event: AssistantMessage) -> list[Record]:
         touched: list[Record] = []  # a session log may keep whole messages only
         if event.reasoning.strip() and not self._message_has_reasoning:
@@ -249,6 +225,17 @@ class Story:
         self._tools[call_id] = record
         self.records.append(record)
         return record, closed
+
+    def _called(self, event: ToolCallDelta | ToolStarted | ToolProgress | ToolFinished) -> list[Record]:
+        match event:
+            case ToolCallDelta():
+                return self._tool_written(event)
+            case ToolStarted():
+                return self._tool_started(event)
+            case ToolProgress():
+                return self._tool_output(event)
+            case ToolFinished():
+                return self._tool_finished(event)
 
     def _tool_written(self, event: ToolCallDelta) -> list[Record]:
         record, closed = self._tool(event.call_id, event.name)
@@ -303,10 +290,33 @@ class Story:
         record.state = "waiting"
         return [*closed, record]
 
-    def _turn_started(self, prompt: str) -> list[Record]:
-        self.in_turn, self.doing, self.prefill = True, "Starting", None
-        self._no_longer_waits(prompt)
-        return [*self._close_text(), self._add(UserRecord(prompt))]
+    def _know(self, event: PrefillChanged | UsageChanged | TodoChanged | ModeChanged) -> None:
+        match event:
+            case PrefillChanged():
+                self.prefill, self.doing = event, "Reading the prompt"
+            case UsageChanged(context_tokens=tokens):
+                self.usage, self.prefill, self.context_tokens = event, None, tokens
+            case TodoChanged(items=items):
+                self.todo = items
+            case ModeChanged(mode=mode):
+                self.mode = mode
+
+    def _compaction(self, event: CompactionStarted | CompactionFinished) -> list[Record]:
+        tokens = short_count(event.context_tokens)
+        if isinstance(event, CompactionStarted):
+            self.doing = "Shortening the conversation"
+            return self.note(f"The conversation holds {tokens} tokens; shortening it.")
+        self.context_tokens = event.context_tokens
+        return self.note(f"The conversation now holds {tokens} tokens.")
+
+    def _prompted(self, event: TurnStarted | Steered | PromptQueued) -> list[Record]:
+        if isinstance(event, PromptQueued):
+            self.queued.append(event.prompt)
+            return []
+        if isinstance(event, TurnStarted):
+            self.in_turn, self.doing, self.prefill = True, "Starting", None
+        self._no_longer_waits(event.prompt)
+        return [*self._close_text(), self._add(UserRecord(event.prompt, steered=isinstance(event, Steered)))]
 
     def _no_longer_waits(self, prompt: str) -> None:
         waiting = self.steering if prompt in self.steering else self.queued
