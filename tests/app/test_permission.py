@@ -20,12 +20,7 @@ from pointcode_local.permission import (
 from pointcode_local.rules import command_matches, escaped
 from pointcode_local.tools.workspace import Workspace
 
-from .permission_kit import judge, made, rules, shell
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return made(tmp_path_factory.mktemp("top"))
+from .permission_kit import judge, rules, shell
 
 
 # ------------------------------------------------------------------------------------------------- modes and files

@@ -13,12 +13,7 @@ from pointcode_local.permission import (
 )
 from pointcode_local.tools.workspace import Workspace
 
-from .permission_kit import GLUE, WORDY, made, shell
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return made(tmp_path_factory.mktemp("top"))
+from .permission_kit import GLUE, WORDY, shell
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pointcode_local.permission import Allow, Ask, Deny
 from pointcode_local.tools.environment import command_environment
 from pointcode_local.tools.workspace import Workspace
 
-from .permission_kit import made, shell
+from .permission_kit import shell
 
 RUNS = ["sed '1e touch x' a.txt -- --sandbox", "test -v 'a[$(touch x)]'", "test -v a\\[\\`touch\\ x\\`\\]"]
 HARM = [
@@ -23,14 +23,14 @@ HARM = [
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    space = made(tmp_path_factory.mktemp("top"))
-    (space.root / "sub" / "-oa.txt").write_text("x\n")
-    (space.root / "sub" / "link").symlink_to("/etc/passwd")
+def workspace(workspace: Workspace) -> Workspace:
+    """The shared one with names that look like options, a link out and a bare repository."""
+    (workspace.root / "sub" / "-oa.txt").write_text("x\n")
+    (workspace.root / "sub" / "link").symlink_to("/etc/passwd")
     for name in ("objects", "refs"):
-        (space.root / "bare" / name).mkdir(parents=True)
-    (space.root / "bare" / "HEAD").write_text("ref: refs/heads/main\n")
-    return space
+        (workspace.root / "bare" / name).mkdir(parents=True)
+    (workspace.root / "bare" / "HEAD").write_text("ref: refs/heads/main\n")
+    return workspace
 
 
 @pytest.mark.parametrize("line", [*RUNS, *HARM])

@@ -11,12 +11,7 @@ from pointcode_local.permission import (
 )
 from pointcode_local.tools.workspace import Workspace
 
-from .permission_kit import WORDY, made, shell
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return made(tmp_path_factory.mktemp("top"))
+from .permission_kit import WORDY, shell
 
 
 @pytest.mark.parametrize(

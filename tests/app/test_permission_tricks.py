@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointcode_local.permission import Allow, Deny
 from pointcode_local.tools.workspace import Workspace
 
-from .permission_kit import WORDY, made, shell
+from .permission_kit import WORDY, shell
 
 HARM = st.sampled_from(
     [
@@ -51,11 +49,6 @@ DISGUISES = st.sampled_from(
         lambda line: f"\t {line} ",
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    yield made(tmp_path_factory.mktemp("tricks"))
 
 
 @settings(max_examples=400, deadline=None)
