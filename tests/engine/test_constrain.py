@@ -15,11 +15,11 @@ from pointcode_local.engine.assembly import assemble
 from pointcode_local.engine.constrain import GrammarFactory, GrammarState
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import RequestError
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.parts import EngineOptions
 from pointcode_local.engine.types import Grammar, Request, SamplingParams, StreamFinished, TokensDecoded
 
-from .tiny_models import make_tiny
+from .conftest import TinyModel
 
 TOKENS = [bytes([i]) for i in range(256)] + [b"<tool>", b"</tool>", b"<eos>", b'>{"', b"", b"true"]
 EOS = 258
@@ -138,8 +138,8 @@ def test_a_grammar_that_is_not_valid_is_refused(factory: GrammarFactory, grammar
 
 # ------------------------------------------------------------------------------------------------ whole engine
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("qwen2", tmp_path_factory.mktemp("tiny") / "qwen2"))
+def files(tiny_model: TinyModel) -> ModelFiles:
+    return tiny_model("qwen2")
 
 
 async def text_of(engine: Engine, files: ModelFiles, request: Request) -> tuple[str, StreamFinished]:

@@ -12,17 +12,14 @@ from pointcode_local.engine import _native
 from pointcode_local.engine._native import DecodeService, Notice, RowEnd, SamplingConfig, TokenFlag
 from pointcode_local.engine.assembly import cpu_backend, cpu_schedules, kv_geometry
 from pointcode_local.engine.kv_cache import KvCache
-from pointcode_local.engine.model_files import open_model
-
-from .tiny_models import make_tiny
+from pointcode_local.engine.model_files import ModelFiles
 
 NO_PAGES = np.zeros(0, np.int32)
 Records = list[tuple[int, int, int, dict[int, float] | None]]
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> _native.CpuBackend:
-    files = open_model(make_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama"))
+def backend(files: ModelFiles) -> _native.CpuBackend:
     kv = KvCache(kv_geometry(files.config), 32, 0)
     return cpu_backend(files.weights, kv, cpu_schedules(files.config, 1))
 

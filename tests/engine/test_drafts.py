@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pointcode_local.engine._native import look_up_draft
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.types import Grammar, Request, SamplingParams
 
 from .engines import OPTIONS, collect, opened, prompt
-from .tiny_models import Family, make_tiny
 
 MIN_MATCH, MAX_MATCH = 3, 32
 WITHOUT = replace(OPTIONS, limits=ControlLimits(chunk_tokens=64, drafts=False))
@@ -50,12 +48,6 @@ def test_without_an_earlier_occurrence_there_is_no_draft() -> None:
     assert look_up_draft([1, 2, 3, 4, 5, 1, 2, 3], 0) == (0, [])
 
 
-@pytest.fixture(scope="module", params=["qwen2", "llama", "cohere2_moe"])
-def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelFiles]:
-    family: Family = request.param
-    yield open_model(make_tiny(family, tmp_path_factory.mktemp("tiny") / family))
-
-
 def answers(files: ModelFiles, requests: Sequence[Request], *, drafts: bool) -> tuple[list[object], int]:
     """What each request gets when all run at once, and how many draft tokens were right."""
 
@@ -70,7 +62,7 @@ def answers(files: ModelFiles, requests: Sequence[Request], *, drafts: bool) -> 
         return found, stats.accepted
 
 
-def test_drafts_change_no_token(files: ModelFiles) -> None:
+def test_drafts_change_no_token(any_files: ModelFiles) -> None:
     """Tiny models fall into loops, which drafts follow; pages, windows, lengths and stop ids are crossed on the way."""
     loop = prompt(3, 5) * 30
     requests = [
@@ -80,24 +72,24 @@ def test_drafts_change_no_token(files: ModelFiles) -> None:
         Request(loop[:77], 90, SamplingParams(temperature=1.0, seed=8, top_p=0.9, n_logprobs=2)),
         Request(loop, 80, SamplingParams(repetition_penalty=1.1)),
     ]
-    expected, none = answers(files, requests, drafts=False)
+    expected, none = answers(any_files, requests, drafts=False)
     assert none == 0
-    together, n_right = answers(files, requests, drafts=True)
+    together, n_right = answers(any_files, requests, drafts=True)
     assert together == expected
     assert n_right > 0
     for request, wanted in zip(requests, expected, strict=True):
-        assert answers(files, [request], drafts=True)[0] == [wanted]
+        assert answers(any_files, [request], drafts=True)[0] == [wanted]
 
 
-def test_drafts_keep_to_a_grammar(files: ModelFiles) -> None:
+def test_drafts_keep_to_a_grammar(any_files: ModelFiles) -> None:
     items = {"type": "array", "items": {"enum": ["alpha beta", "gamma"]}, "minItems": 12, "maxItems": 12}
     schema = {"type": "object", "properties": {"words": items}, "required": ["words"], "additionalProperties": False}
     grammar = Grammar("json_schema", json.dumps(schema))
     requests = [
-        Request(prompt(seed, 40), 400, SamplingParams(temperature=temperature, seed=seed), files.stop_ids, grammar)
+        Request(prompt(seed, 40), 400, SamplingParams(temperature=temperature, seed=seed), any_files.stop_ids, grammar)
         for seed, temperature in ((1, 0.0), (2, 1.0), (3, 0.3))
     ]
-    expected, _ = answers(files, requests, drafts=False)
-    got, n_right = answers(files, requests, drafts=True)
+    expected, _ = answers(any_files, requests, drafts=False)
+    got, n_right = answers(any_files, requests, drafts=True)
     assert got == expected
     assert n_right > 0

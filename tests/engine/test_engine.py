@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import CapacityError, ContextOverflow, RequestError
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.parts import EngineParts
 from pointcode_local.engine.types import (
     PrefillProgress,
@@ -28,22 +28,6 @@ from pointcode_local.engine.types import (
 
 from .engines import OPTIONS, collect, next_of, opened, prompt, until
 from .tiny_models import make_tiny
-
-
-@pytest.fixture(scope="module", params=["qwen2", "llama", "cohere2_moe"])
-def any_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny(request.param, tmp_path_factory.mktemp("tiny") / request.param))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama"))
-
-
-@pytest.fixture
-def engine(files: ModelFiles) -> Iterator[Engine]:
-    with opened(files) as made:
-        yield made
 
 
 # ------------------------------------------------------------------------------------------------ results

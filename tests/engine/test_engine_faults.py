@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -28,22 +27,6 @@ from pointcode_local.engine.types import (
 
 from .engines import OPTIONS, collect, next_of, opened, prompt, until
 from .tiny_models import make_tiny
-
-
-@pytest.fixture(scope="module", params=["qwen2", "llama", "cohere2_moe"])
-def any_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny(request.param, tmp_path_factory.mktemp("tiny") / request.param))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama"))
-
-
-@pytest.fixture
-def engine(files: ModelFiles) -> Iterator[Engine]:
-    with opened(files) as made:
-        yield made
 
 
 # ------------------------------------------------------------------------------------------------ cancelling

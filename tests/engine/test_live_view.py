@@ -10,17 +10,17 @@ import pytest
 
 from pointcode_local.engine.chat_model import LocalChatModel
 from pointcode_local.engine.costs import memory_bytes_per_s
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.types import LiveRequest, Request, TokensDecoded
 from pointcode_local.engine_view import EngineWatch
 
+from .conftest import TinyModel
 from .engines import opened, prompt
-from .tiny_models import make_tiny
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("cohere2_moe", tmp_path_factory.mktemp("tiny") / "moe"))
+def files(tiny_model: TinyModel) -> ModelFiles:
+    return tiny_model("cohere2_moe")
 
 
 def test_a_request_is_seen_while_it_is_written_and_gone_afterwards(files: ModelFiles) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import CapacityError
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.types import (
     Grammar,
     PrefillProgress,
@@ -27,9 +27,9 @@ from pointcode_local.engine.types import (
     TokensDecoded,
 )
 
+from .conftest import TinyModel
 from .engines import OPTIONS, collect, next_of, opened, prompt, until
 from .hooked import Holds, hooked
-from .tiny_models import make_tiny
 
 ONE_ROW = replace(OPTIONS, limits=ControlLimits(max_rows=1, chunk_tokens=64))
 SCHEMA = json.dumps(
@@ -42,14 +42,9 @@ SCHEMA = json.dumps(
 )
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama"))
-
-
 @pytest.fixture(scope="module", params=["llama", "cohere2_moe"])
-def any_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny(request.param, tmp_path_factory.mktemp("tiny") / request.param))
+def any_files(request: pytest.FixtureRequest, tiny_model: TinyModel) -> ModelFiles:
+    return tiny_model(request.param)
 
 
 async def rest_of(events: AsyncGenerator[TokenEvent, None]) -> tuple[list[int], StreamFinished]:

@@ -19,18 +19,12 @@ from pointcode_local.engine.assembly import cpu_backend, cpu_schedules, kv_geome
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.kv_cache import KvCache
-from pointcode_local.engine.model_files import ModelFiles, open_model
+from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.parts import EngineParts
 from pointcode_local.engine.types import Grammar, Request, SamplingParams, TokensDecoded
 
 from .desks import KINDS, VOCAB, Desk, answer_queries, watched
 from .engines import OPTIONS, collect, opened, prompt
-from .tiny_models import make_tiny
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return open_model(make_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama"))
 
 
 @pytest.fixture(scope="module")
