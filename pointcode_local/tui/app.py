@@ -363,9 +363,9 @@ class PointcodeApp(App[int]):
         self._todo.toggle()
 
     def action_page(self, direction: int) -> None:
-        """Scroll by a screen: the conversation, or what lies over it."""
+        """Scroll by a screen: what lies over the conversation, else what is asked about, else the conversation."""
         over = self.screen.query(VerticalScroll).first() if self.screen is not self._bottom.screen else None
-        target = over or self._transcript
+        target = over or (self._panel and self._panel.long_part) or self._transcript
         (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
 
     def action_to_edge(self, direction: int) -> None:

@@ -12,7 +12,9 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from pointcode_local.diff import diff_title
@@ -21,6 +23,7 @@ from pointcode_local.render import one_line, plain, shortened, shown_lines
 from pointcode_local.tui.diffview import DiffView
 
 ARM_AFTER_S = 0.3
+MIN_CALL_LINES = 3
 _ARGUMENTS_SHOWN = 4000
 _ARGUMENT_SHOWN = 100_000
 
@@ -103,6 +106,11 @@ class AskPanel(Vertical, can_focus=True):
             case _:
                 self.other_key(event)
 
+    @property
+    def long_part(self) -> Widget | None:
+        """What page up and page down scroll; None when all of it is in view."""
+        return next((part for part in (*self.query(CallView), self) if part.max_scroll_y > 0), None)
+
     def leaves_alone(self, event: events.Key) -> bool:
         """Whether this key is for somebody else."""
         return event.key in ("escape", "ctrl+c", "ctrl+d", "pageup", "pagedown")
@@ -125,6 +133,32 @@ class AskPanel(Vertical, can_focus=True):
         self.post_message(Answered(self.call_id, answer))
 
 
+class CallView(VerticalScroll, can_focus=False):
+    """What is asked about. It is as high as the rest of the panel leaves it, so that the answers are always in view."""
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Its lines, or what 70 % of the terminal leave beside the frame (2), its margins (2) and the other parts."""
+        others = [child for child in self.siblings if isinstance(child, Static)]
+        used = sum(c.get_content_height(container, viewport, width) + c.styles.margin.height for c in others)
+        room = max(MIN_CALL_LINES, viewport.height * 7 // 10 - 4 - used)
+        return min(super().get_content_height(container, viewport, width), room)
+
+    def on_resize(self) -> None:
+        """Another part is in view."""
+        self._tell_rest()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Another part is in view."""
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_rest()
+
+    def _tell_rest(self) -> None:
+        below = round(self.max_scroll_y - self.scroll_y)
+        if isinstance(self.parent, AskPanel):
+            lines = f"{below:,} more line{'s' * (below != 1)}"
+            self.parent.border_subtitle = f"page down: {lines}" if below > 0 else ""
+
+
 class PermissionPanel(AskPanel):
     """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores."""
 
@@ -141,7 +175,7 @@ class PermissionPanel(AskPanel):
         ask = self._ask
         title = ask.name if "command" in ask.arguments else ask.title or ask.name  # the command itself stands below
         yield Static(Content.assemble(("Allow  ", "bold $accent"), (one_line(title), "bold")), markup=False)
-        with VerticalScroll(classes="call", can_focus=False):
+        with CallView(classes="call"):
             if ask.diffs:
                 for diff in ask.diffs:
                     yield Static(Content(diff_title(diff)), classes="path", markup=False)

@@ -10,6 +10,7 @@ from textual import events
 
 from pointcode_local.events import (
     Answer,
+    FileDiff,
     PermissionAsked,
     QuestionAsked,
 )
@@ -247,3 +248,43 @@ def test_commands_do_not_see_how_often_the_screen_is_drawn(monkeypatch: pytest.M
     assert app_class() is PointcodeApp and FPS not in os.environ
     monkeypatch.setenv(FPS, "30")
     assert app_class() is PointcodeApp and os.environ[FPS] == "30"
+
+
+@pytest.mark.parametrize("size", [(100, 30), (40, 24), (40, 18), (160, 60)])
+async def test_however_long_the_call_is_the_answers_are_in_view_and_page_down_shows_all(size: tuple[int, int]) -> None:
+    diff = FileDiff("big.py", None, "".join(f"x{n} = {n}\n" for n in range(60)))
+    ask = PermissionAsked("big", "write", {"path": "big.py"}, "write big.py", "write changes big.py", "", (diff,))
+    app = make_app([ask], prompt="go")
+    async with app.run_test(size=size) as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        assert "Yes, this once" in screen_text(app)
+        assert "No, and tell the model" in screen_text(app)
+        assert "page down: " in screen_text(app)
+        assert "x0 = 0" in screen_text(app)
+        for _ in range(60):
+            await pilot.press("pagedown")
+            await settle(app, pilot)
+            if "page down" not in screen_text(app):
+                break
+        assert "x59 = 59" in screen_text(app)
+        assert "No, and tell the model" in screen_text(app)
+        await pilot.resize_terminal(size[0], size[1] + 10)
+        await settle(app, pilot)
+        assert "No, and tell the model" in screen_text(app)
+        await pilot.press("n")
+        assert agent_of(app).sent == [Answer("big", "deny")]
+
+
+async def test_a_long_command_is_shown_to_its_last_line() -> None:
+    command = "cat <<'EOF' > big.txt\n" + "".join(f"line {n}\n" for n in range(120)) + "EOF\nrm -rf build\n"
+    ask = PermissionAsked("c", "shell", {"command": command}, "shell", "", "")
+    app = make_app([ask], prompt="go")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        assert "Yes, this once" in screen_text(app)
+        for _ in range(20):
+            await pilot.press("pagedown")
+        await settle(app, pilot)
+        assert "rm -rf build" in screen_text(app)
