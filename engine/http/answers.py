@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from typing import Any
 
 from starlette.responses import JSONResponse
+
+from .state import Served
 
 
 class JsonAnswer(JSONResponse):
@@ -15,3 +19,14 @@ class JsonAnswer(JSONResponse):
         """The body."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode("utf-8", "replace")
+
+
+def completion_head(state: Served, prefix: str, kind: str) -> dict[str, Any]:
+    """What OpenAI's completions of either kind begin with; `kind` is the value of `object`."""
+    return {
+        "id": prefix + uuid.uuid4().hex,
+        "object": kind,
+        "created": int(time.time()),
+        "model": state.model.name,
+        "system_fingerprint": None,
+    }

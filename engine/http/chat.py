@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from ..types import (
     ToolCallBegun,
     ToolCallReady,
 )
-from .answers import JsonAnswer
+from .answers import JsonAnswer, completion_head
 from .chat_request import ChatCall, read_chat
 from .choices import Choice, merged
 from .errors import ApiError
@@ -41,16 +39,6 @@ async def chat_completions(request: Request) -> Response:
         return JsonAnswer(await unless_gone(request.receive, _whole(replies, call, state)))
     first = await first_of(request, replies)
     return EventStream(_chunks(first, replies, call, state), replies, state, openai_failed)
-
-
-def _head(state: Served, kind: str) -> dict[str, Any]:
-    return {
-        "id": "chatcmpl-" + uuid.uuid4().hex,
-        "object": kind,
-        "created": int(time.time()),
-        "model": state.model.name,
-        "system_fingerprint": None,
-    }
 
 
 # ----------------------------------------------------------------------------------------------- whole
@@ -92,7 +80,7 @@ async def _whole(replies: AsyncGenerator[Choice, None], call: ChatCall, state: S
     for end in ends:
         raise_failure(end)
     choices = [_choice(i, answer, call) for i, answer in enumerate(answers)]
-    return {**_head(state, "chat.completion"), "choices": choices, "usage": usage_of(ends)}
+    return {**completion_head(state, "chatcmpl-", "chat.completion"), "choices": choices, "usage": usage_of(ends)}
 
 
 def _choice(index: int, answer: _Answer, call: ChatCall) -> dict[str, Any]:
@@ -151,7 +139,7 @@ def _token(data: bytes, logprob: float) -> dict[str, Any]:
 async def _chunks(
     first: Choice, rest: AsyncGenerator[Choice, None], call: ChatCall, state: Served
 ) -> AsyncGenerator[bytes, None]:
-    head = _head(state, "chat.completion.chunk")
+    head = completion_head(state, "chatcmpl-", "chat.completion.chunk")
     ends: list[ChatFinished] = []
     for index in range(call.n):
         yield _chunk(head, index, {"role": "assistant", "content": ""}, call)

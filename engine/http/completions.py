@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ..types import AnswerText, ChatDelta, ChatFinished, PrefillProgress, Request, TokenLogprob
-from .answers import JsonAnswer
+from .answers import JsonAnswer, completion_head
 from .body import Body, token_ids
 from .chat import raise_failure, usage_of
 from .chat_request import accept_bookkeeping, read_stream
@@ -119,13 +117,7 @@ def _ids(item: Any, state: Served) -> tuple[int, ...]:
 
 # ----------------------------------------------------------------------------------------------- answers
 def _head(state: Served) -> dict[str, Any]:
-    return {
-        "id": "cmpl-" + uuid.uuid4().hex,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": state.model.name,
-        "system_fingerprint": None,
-    }
+    return completion_head(state, "cmpl-", "text_completion")
 
 
 @dataclass(slots=True)
