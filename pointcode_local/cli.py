@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pointcode_local import __version__
+from pointcode_local.events import MODES
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError
 
 if TYPE_CHECKING:
     from pointcode_local.forms import Form
 
-MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 FORMATS = ("text", "json", "stream-json")
 COMMANDS = ("acp", "serve", "model", "config", "sessions", "doctor", "bench", "completion", "help")

@@ -45,7 +45,6 @@ COMMANDS = (
     SlashCommand("theme", "choose the colours", "[name]"),
     SlashCommand("quit", "leave; the session is kept"),
 )
-MODES = ("ask", "accept-edits", "plan", "auto")
 MODE_MEANING = {
     "ask": "asks before it changes files or runs commands",
     "accept-edits": "edits files without asking, asks before commands",

@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from pointcode_local.events import MODES
 from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers, scripts_of
 from pointcode_local.tools.regular import read_regular
 
 MAX_BYTES = 1 << 20  # of a settings file
 MAX_SCRIPT_BYTES = 64 << 20
 PROJECT_FILE = Path(".pointcode", "config.toml")
-MODES = ("ask", "accept-edits", "plan", "auto")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 EDIT_MENUS = ("auto", "tools", "blocks")
 THEMES = ("auto", "dark", "light", "dark-contrast", "light-contrast", "none")

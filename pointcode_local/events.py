@@ -7,9 +7,11 @@ log is this same stream as JSON lines; replaying it rebuilds the state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Outcome = Literal["done", "denied", "limit", "error", "cancelled"]
+Mode = Literal["ask", "accept-edits", "plan", "auto"]  # of permissions
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,7 @@ class Answer:
 class SetMode:
     """Change the permission mode from the next call on."""
 
-    mode: Literal["ask", "accept-edits", "plan", "auto"]
+    mode: Mode
 
 
 Command = Prompt | Answer | SetMode

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
+from .events import MODES, Mode
 from .rules import Rule, Rules, escaped, load_rules, parse_rule, path_matches, tool_matches
 from .shell_permission import ShellJudge
 from .tools.base import Access, ToolError
 from .tools.secrets import is_secret
 from .tools.workspace import Place, Workspace
 
-Mode = Literal["ask", "accept-edits", "plan", "auto"]
-MODES: tuple[Mode, ...] = ("ask", "accept-edits", "plan", "auto")
 PROTECTED = frozenset({".git", ".pointcode"})  # writing there can run something later
 
 __all__ = [

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pointcode_local.complete import (
     MODE_MEANING,
-    MODES,
     PromptHistory,
     commands_help,
     parse_slash,
 )
 from pointcode_local.engine_text import Rates, engine_lines, rates
 from pointcode_local.events import (
+    MODES,
     AgentEvent,
     Answer,
     ErrorRaised,

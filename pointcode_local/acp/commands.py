@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pointcode_local.acp.options import COMMANDS, MODES, Mode, mode_of
+from pointcode_local.acp.options import COMMANDS, mode_of
 from pointcode_local.acp.tool_calls import fenced
 from pointcode_local.complete import MODE_MEANING, commands_help
+from pointcode_local.events import MODES, Mode
 from pointcode_local.frontend import EditorHost, HostError
 from pointcode_local.unified import unified_diff
 

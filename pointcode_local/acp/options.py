@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from acp.schema import (
     AvailableCommand,
@@ -17,20 +17,15 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
+from pointcode_local import complete
 from pointcode_local.complete import MODE_MEANING, SlashCommand
+from pointcode_local.events import MODES, Mode
 
-Mode = Literal["ask", "accept-edits", "plan", "auto"]
 ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
-MODES: tuple[Mode, ...] = get_args(Mode)
+_SHARED = ("undo", "redo", "diff", "map", "mcp", "mode", "model")  # with the other front ends
 _NAMES: dict[Mode, str] = {"ask": "Ask", "accept-edits": "Accept edits", "plan": "Plan", "auto": "Auto"}
 COMMANDS = (
-    SlashCommand("undo", "restore the files that the last turn changed"),
-    SlashCommand("redo", "change them again"),
-    SlashCommand("diff", "what the assistant has changed in this session"),
-    SlashCommand("map", "the definitions of this repository that are used most"),
-    SlashCommand("mcp", "the MCP servers and what they offer"),
-    SlashCommand("mode", "show or change how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
-    SlashCommand("model", "show or change the model", "[name]"),
+    *(command for command in complete.COMMANDS if command.name in _SHARED),
     SlashCommand("status", "model, mode, sandbox and context of this session"),
     SlashCommand("help", "these commands"),
 )

@@ -15,13 +15,14 @@ from acp.schema import ConfigOptionUpdate, CurrentModeUpdate, SessionInfoUpdate,
 
 from pointcode_local.acp.commands import run_command
 from pointcode_local.acp.editor import Editor
-from pointcode_local.acp.options import ConfigOption, Mode, command_in, commands_update, config_options, is_built_in
+from pointcode_local.acp.options import ConfigOption, command_in, commands_update, config_options, is_built_in
 from pointcode_local.acp.prompts import Prompt, read_prompt
 from pointcode_local.acp.updates import Translator, Update
 from pointcode_local.events import (
     AgentEvent,
     Answer,
     ErrorRaised,
+    Mode,
     PermissionAnswered,
     PermissionAsked,
     QuestionAnswered,

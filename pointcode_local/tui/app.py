@@ -13,10 +13,10 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 
-from pointcode_local.complete import MODES, PathFinder, PromptHistory, parse_slash
-from pointcode_local.events import AgentEvent, Answer, FileDiff, Prompt, SetMode
+from pointcode_local.complete import PathFinder, PromptHistory, parse_slash
+from pointcode_local.events import MODES, AgentEvent, Answer, FileDiff, Mode, Prompt, SetMode
 from pointcode_local.frontend import AgentLike, Host
-from pointcode_local.tui.commands import CommandRunner, Mode
+from pointcode_local.tui.commands import CommandRunner
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, make_panel
 from pointcode_local.tui.editor import edit_text

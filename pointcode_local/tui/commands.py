@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pointcode_local.complete import MODE_MEANING, MODES
-from pointcode_local.events import SessionInfo
+from pointcode_local.complete import MODE_MEANING
+from pointcode_local.events import MODES, SessionInfo
 from pointcode_local.frontend import Host, HostError
 from pointcode_local.render import one_line, plural, short_seconds
 from pointcode_local.tui.help import HelpScreen
@@ -16,7 +16,6 @@ from pointcode_local.tui.theme import THEMES
 if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
 
-Mode = Literal["ask", "accept-edits", "plan", "auto"]
 _NOT_WHILE_RUNNING = ("clear", "resume", "undo", "redo", "model")
 
 
