@@ -42,10 +42,12 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The person must be asked. `rule` is what "always" would store as an allow rule; "" when nothing sensible."""
+    """The person must be asked. `rule` is what "always" would store as an allow rule; "" when nothing sensible.
+    `secret`: the reason names files that may hold secrets, and a command may show them."""
 
     reason: str
     rule: str
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +207,14 @@ def _decide_shell(mode: Mode, rules: Rules, command: str, workspace: Workspace) 
     if mode == "plan":
         reason = judge.not_read_only()
         return Allow() if reason is None else Deny(f"plan mode only reads: {reason}")
+    secret = judge.secret(folders=mode != "auto")
     if (reason := judge.asked()) is not None:
-        return Ask(reason, "")
+        return Ask(f"{reason}; {secret}" if secret else reason, "", secret is not None)
     if judge.is_allowed_exactly():
         return Allow()
-    if (reason := judge.guarded(folders=mode != "auto")) is not None:
+    if secret is not None:
+        return Ask(secret, rule, secret=True)
+    if (reason := judge.misplaced()) is not None:
         return Ask(reason, rule)
     reason = judge.unknowable() if mode == "auto" else judge.not_allowed()
     return Allow() if reason is None else Ask(reason, rule)

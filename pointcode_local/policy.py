@@ -97,8 +97,8 @@ class RulePolicy:
         match decide(mode, self._rules, tool, arguments, self.workspace):
             case Allow():
                 return Decision("allow", agreed=self._is_agreed(tool, arguments))
-            case Ask(reason, rule):
-                return Decision("ask", reason, rule)
+            case Ask(reason, rule, secret):
+                return Decision("ask", reason, rule, secret=secret)
             case Deny(reason):
                 return Decision("deny", reason)
 

@@ -43,12 +43,13 @@ STOP_TIMEOUT_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Decision:
     """May a call run? `rule` is what "always" would store, "" when it cannot be stored. `agreed`: a rule of the
-    person allows it; it would not be allowed without."""
+    person allows it; it would not be allowed without. `secret`: the reason names files that may hold secrets."""
 
     verdict: Literal["allow", "ask", "deny"]
     reason: str = ""
     rule: str = ""
     agreed: bool = False
+    secret: bool = False
 
 
 class Policy(Protocol):
@@ -130,7 +131,7 @@ class CallRunner:
         self._progress: dict[str, list[str]] = {}
         self._asking = asyncio.Lock()
         self._agreed: set[str] = set()  # calls that the person agreed to, by an answer or a rule
-        self._asked: dict[str, str] = {}  # by call: the reason that the person agreed to
+        self._asked: dict[str, Decision] = {}  # by call: what the person agreed to
         self.finished: dict[str, ToolFinished] = {}
 
     def start(self, call: ToolCall) -> None:
@@ -193,7 +194,8 @@ class CallRunner:
     def _still_stands(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> bool:
         """Is what was decided still so after the person or a hook took their time? Links may have been swapped."""
         now = self._box.policy.decide(tool, arguments)
-        return now.verdict == "allow" or (now.verdict == "ask" and now.reason == self._asked.get(call.id))
+        asked = self._asked.get(call.id)
+        return now.verdict == "allow" or (now.verdict == "ask" and asked is not None and now.reason == asked.reason)
 
     def _refuse_unknown(self, call: ToolCall) -> None:
         withheld = known_name(call.name, self._box.withheld)
@@ -232,7 +234,7 @@ class CallRunner:
                 self._box.policy.remember(decision.rule)
             if answer in ("once", "always"):
                 self._agreed.add(call.id)
-                self._asked[call.id] = decision.reason
+                self._asked[call.id] = decision
                 return ""
             return (
                 "the user said no"
@@ -258,6 +260,7 @@ class CallRunner:
             ask=ask if self._box.interactive else None,
             on_todo=lambda items: self._do.emit(TodoChanged(items)),
             sandbox=self._box.sandbox(call.id in self._agreed),
+            reveal=call.id in self._asked and self._asked[call.id].secret,
         )
 
     async def _question(self, call: ToolCall, question: str, options: tuple[str, ...]) -> str:

@@ -26,6 +26,7 @@ from .tools.workspace import Place, Workspace
 
 MAX_EXPANDED = 2000
 MAX_WALKED = 20_000
+MAX_NAMED = 5  # files in one reason
 PATTERN_FIRST = frozenset(
     {"grep", "egrep", "fgrep", "rg", "ag", "ack", "sed", "awk", "gawk", "mawk", "jq", "tr", "find"}
 )
@@ -198,11 +199,16 @@ class ShellJudge:
             )
         )
 
-    def guarded(self, *, folders: bool = True) -> str | None:
-        """A secret, or a protected file, that the line touches; with `folders`, also where it reads whole folders."""
-        for place in self.touched + (self.below if folders else ()):
-            if (is_secret(place.path) or is_secret(place.lexical)) and self._counts(place):
-                return f"it touches {place.name}, which may hold secrets"
+    def secret(self, *, folders: bool = True) -> str | None:
+        """The files that may hold secrets and that the line touches; with `folders`, also where it reads whole ones."""
+        places = self.touched + (self.below if folders else ())
+        secrets = [p for p in places if (is_secret(p.path) or is_secret(p.lexical)) and self._counts(p)]
+        names = list(dict.fromkeys(place.name for place in secrets))
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        return f"it touches {', '.join(names[:MAX_NAMED])}{more}, which may hold secrets" if names else None
+
+    def misplaced(self) -> str | None:
+        """A file that the line writes where that can do harm: outside, or where it can run something later."""
         for target in self.tree.writes:
             if target.startswith(HARMLESS_TARGETS):
                 continue
@@ -244,7 +250,8 @@ class ShellJudge:
         if isinstance(self.plain, Unsure):
             return self.plain.reason
         return (
-            self.guarded()
+            self.secret()
+            or self.misplaced()
             or next(
                 (f"`{command.source}` is not known to only read" for command in self._all() if not read_only(command)),
                 None,

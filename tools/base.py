@@ -47,8 +47,8 @@ class ToolContext:
 
     `on_output` gets live output (already cleaned). `ask` puts a question with options to the person and waits for the
     answer; None when nobody can be asked (scripted runs). `on_todo` gets the whole plan as (text, status) pairs.
-    `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox. `reveal`: the person agreed
-    to this very call, so secrets in its output are not blanked.
+    `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox. `reveal`: the person
+    was asked about this very call, in words that name the guarded files, and agreed: its output is not blanked.
     """
 
     workspace: Any  # tools.workspace.Workspace

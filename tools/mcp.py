@@ -64,7 +64,7 @@ class Connection:
         self.state = f"running, {len(found)} tools"
         return list(found.values())
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, reveal: bool) -> ToolResult:
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call a tool; raises ToolError when the server does not answer."""
         client = await self._opened()
         try:
@@ -76,9 +76,8 @@ class Connection:
                 await self.close()  # the next call starts it again
             raise
         text = as_text(cast(Sequence[Any], result.content), result.structured_content)
-        if not reveal:
-            await asyncio.to_thread(self._redactor.refresh, self._workspace)
-            text = self._redactor.output(self._workspace)(text)
+        await asyncio.to_thread(self._redactor.refresh, self._workspace)
+        text = self._redactor.output(self._workspace)(text)
         return ToolResult(text, is_error=bool(result.is_error))
 
     async def close(self) -> None:
@@ -227,7 +226,7 @@ class McpTool(BaseTool):
         return ()
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
-        return await self._connection.call(self._remote, arguments, reveal=context.reveal)
+        return await self._connection.call(self._remote, arguments)
 
 
 def tool_name(server: str, tool: str) -> str:
