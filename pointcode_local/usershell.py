@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from pointcode_local.events import AgentEvent, ToolFinished, ToolProgress, ToolStarted
 from pointcode_local.render import one_line
+from pointcode_local.tools.terminal_text import TerminalText
 
 _KEPT_CHARS = 400_000
 _TOLD_CHARS = 8_000
@@ -18,7 +18,8 @@ _PIPE_GRACE_S = 0.5  # a background child may hold the pipe after the shell is g
 
 
 async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator[AgentEvent]:
-    """Run `command` in the person's shell; yields started, progress and finished. Closing the iterator kills it."""
+    """Run `command` in the person's shell; yields started, progress and finished. Cancelling ends the command, which
+    then finishes as stopped; closing the iterator ends it too."""
     arguments = {"command": command}
     yield ToolStarted(call_id, "shell", arguments, f"!{one_line(command)}")
     try:
@@ -26,19 +27,30 @@ async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator
     except OSError as error:
         yield ToolFinished(call_id, "shell", arguments, f"cannot start the shell: {error.strerror}", is_error=True)
         return
-    output = ""
+    settled: list[str] = []  # what no cursor movement can change any more
+    live: list[str] = []  # not yet shown
+    screen = TerminalText(settled.append, live.append)
+    note = ""
     try:
-        async for text in _read(process):
-            output = (output + text)[-_KEPT_CHARS:]
-            yield ToolProgress(call_id, text)
+        async for data in _read(process):
+            screen.feed(data)
+            if sum(map(len, settled)) > 2 * _KEPT_CHARS:
+                settled[:] = ["".join(settled)[-_KEPT_CHARS:]]
+            if live:
+                yield ToolProgress(call_id, "".join(live))
+                live.clear()
         code = await process.wait()
+        note = f"exit code {code}" if code else ""
+    except asyncio.CancelledError:  # the only thing that is cancelled; the card must not run for ever
+        note = "stopped"
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    note = f"exit code {code}" if code else ""
-    text = "\n".join(part for part in (output.rstrip("\n"), note) if part)
-    yield ToolFinished(call_id, "shell", arguments, text, is_error=code != 0)
+    screen.finish()
+    output = "".join(settled)[-_KEPT_CHARS:].rstrip("\n")
+    text = "\n".join(part for part in (output, note) if part)
+    yield ToolFinished(call_id, "shell", arguments, text, is_error=bool(note))
 
 
 def note_for_model(event: ToolFinished) -> str:
@@ -60,9 +72,8 @@ async def _start(command: str, cwd: Path) -> asyncio.subprocess.Process:
     )
 
 
-async def _read(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
+async def _read(process: asyncio.subprocess.Process) -> AsyncIterator[bytes]:
     assert process.stdout is not None
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ended = asyncio.create_task(process.wait())
     chunk = asyncio.create_task(process.stdout.read(65536))
     try:
@@ -71,10 +82,9 @@ async def _read(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
             if not chunk.done():
                 await asyncio.wait({chunk}, timeout=_PIPE_GRACE_S)
             data = chunk.result() if chunk.done() else b""
-            if text := decoder.decode(data, final=not data):
-                yield text
             if not data:
                 return
+            yield data
             chunk = asyncio.create_task(process.stdout.read(65536))
     finally:
         chunk.cancel()

@@ -32,6 +32,7 @@ LIVE_LINES = 8  # of a running command's output
 LIVE_THOUGHT_LINES = 30  # of thinking that goes on, unfolded
 MAX_LIVE_PARTS, MAX_LIVE_CHARS = 2000, 8000
 ERROR_LINES = 6  # of a failed call's result, shown without unfolding
+OWN_LINES = 20  # of what a command of the person printed: it was run to be looked at
 UNFOLDED_LINES = 400
 MAX_OUTPUT_LINE = 2000
 MAX_THOUGHT_CHARS = 200_000
@@ -208,7 +209,11 @@ class ToolView(Foldable):
                 assert_never(record.state)
 
     def _is_foldable(self) -> bool:
-        return not self._record.diffs and count_lines(self._record.result) > 1
+        return not self._record.diffs and count_lines(self._record.result) > (OWN_LINES if self._is_own else 1)
+
+    @property
+    def _is_own(self) -> bool:
+        return self._record.title.startswith("!")
 
     def _live_lines(self) -> list[str]:
         return tail_lines("".join(self._record.output), LIVE_LINES)
@@ -226,6 +231,8 @@ class ToolView(Foldable):
         if self.unfolded and record.result:
             lines = record.result.removesuffix("\n").split("\n")
             body.append(_text_body(lines[:UNFOLDED_LINES], len(lines) - UNFOLDED_LINES))
+        elif self._is_own and count_lines(record.result) > 1:
+            body.append(_text_body(tail_lines(record.result, OWN_LINES), 0))
         elif record.state == "error" and count_lines(record.result) > 1:
             body.append(_text_body(tail_lines(record.result, ERROR_LINES), 0))
         return body
