@@ -96,7 +96,7 @@ __device__ __forceinline__ void combine_tiles(const Params& p, int ordinal, int 
       x += __shfl_xor_sync(~0u, x, i), y += __shfl_xor_sync(~0u, y, i);
     x = (x + weights.now * f(v[0].x)) * weights.inverse,
     y = (y + weights.now * f(v[0].z)) * weights.inverse;
-    if (lane < 8) put(p.attn, (item * hd + dim) >> 1, pack_bf16(x, y), tag);
+    if (lane < 8) put(p.attn, operand_at((item * hd + dim) >> 1), pack_bf16(x, y), tag);
   }
 }
 

@@ -5,13 +5,13 @@
 //   desc.empty[i]  all 12 warps -> controller                    12              mbarrier phase
 //   ring.full[i]   producer's bulk copies -> the consumer warps  1 + bytes       mbarrier phase
 //   ring.empty[i]  weights: the warp whose turn it was (with 8)  8               mbarrier phase
-//                  pages, activations: 8 consumer warps
+//                  pages: 8 consumer warps
 //   item.full[i]   producer -> 8 consumer warps                  1               mbarrier phase
 //   item.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
 //   red.full[i]    the consumer warps with a part -> storer      8               mbarrier phase
 //   red.free[i]    storer -> the consumer warps with a part      number of the tile   fences of the block
 //   chosen_full    8 consumer warps -> combiner                  8               mbarrier phase, one a MoE layer
-//   route_full     combiner -> producer (and through item, ring and red everybody) 1      the same
+//   route_full     combiner -> producer, consumer warps (and through item, ring, red everybody) 1   the same
 //   warp_sync      8 consumer warps among themselves             8               mbarrier phase
 //   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
 //                                                                                within 2^24 steps
@@ -28,7 +28,6 @@ namespace pointcode::mk {
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
 constexpr int kItemSlots = 8;
-constexpr int kBatchBytes = kStageBytes / 2;  // a batch of activations, without the tags
 
 constexpr int32_t kNoItem = -1;
 
@@ -49,10 +48,9 @@ struct Route {
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
-  static constexpr int kActBytes =  // the normed input, or two batches of activations
-      NB * kMaxHidden * 2 > 2 * kBatchBytes ? NB * kMaxHidden * 2 : 2 * kBatchBytes;
-  alignas(16)
-      uint8_t act[kActBytes];  // [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
+  alignas(16) uint8_t act
+      [NB * kMaxHidden *
+       2];  // the normed input: [k-tile][row][32 bytes: a row's 16 values as four (b0, b1) pairs]
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];   // gate/up: the unit's item
   uint32_t red_free[kRedSlots];  // the unit that may be written here
@@ -128,6 +126,12 @@ __device__ __forceinline__ void put(uint8_t* base, int index, float payload, uin
   put(base, index, __float_as_uint(payload), tag);
 }
 __device__ __forceinline__ bool tagged(uint4 v, uint32_t tag) { return v.y == tag && v.w == tag; }
+
+// Where pair `pair` of a row lies among its pairs in a buffer that feeds a GEMM: the pairs t and t + 4 of a k-tile (eight
+// pairs) follow each other, so that 16 bytes are what lane t needs of it, with their tags.
+__device__ __forceinline__ int operand_at(int pair) {
+  return (pair & ~7) | (pair & 3) << 1 | (pair >> 2 & 1);
+}
 
 // Loads N 16-byte pieces (two payloads each: .x and .z) at base + from[i], all in flight at once, until all carry the
 // tag. A piece at kNowhere is zero.

@@ -31,7 +31,7 @@ struct Consumer : ConsumerAttention<NB> {
       const bool routes =
           d.flags & kFlagFusedTopK || (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
       if (routes && routed != d.layer) {
-        routed = d.layer;
+        routed = d.layer, Core::routed_layers++;
         if (w < p.n_rows) choose<NB>(p, ordinal, d.layer, w);
         __syncwarp();
         if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);

@@ -15,7 +15,8 @@ struct ConsumerCore {
   const Params& p;
   const int w, lane, g, t;
   RingPos<kStages> pos{};
-  uint32_t units = 0, syncs = 0, turn = 0, items = 0, batches = 0;
+  uint32_t units = 0, syncs = 0, turn = 0, items = 0;
+  uint32_t routed_layers = 0;  // whose experts have been chosen
   int ordinal = -1;
   int normed_layer = -1;  // layer whose normed input lies in `act`
 
@@ -57,8 +58,9 @@ struct ConsumerCore {
     return item;
   }
 
-  // Hands a partial 16 x 8 tile to the storer, as part `part`; `share`: this part's of the eight arrivals.
-  __device__ __forceinline__ void give(const float (&c)[4][4], int part, int share, int item) {
+  // Hands a partial 16 x 8 tile to the storer, as part `part`; `share`: this part's of the eight arrivals. sum: output rows
+  // g (0, 1) and g + 8 (2, 3) of batch rows 2 t, 2 t + 1.
+  __device__ __forceinline__ void give(const float (&sum)[4], int part, int share, int item) {
     const int b = units % Fixed<NB>::kRedSlots;
     const volatile uint32_t* free = &f().red_free[b];
 #pragma unroll 1
@@ -66,24 +68,27 @@ struct ConsumerCore {
       spin(p, n, ordinal, WaitKind::kReduceEmpty, *free, units);
     __threadfence_block();
     float (*out)[NB] = f().red[b][part];
-    const auto sum = [&](int i) { return (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]); };
     if constexpr (NB == 1) {
-      if (t == 0) out[g][0] = sum(0), out[g + 8][0] = sum(2);
+      if (t == 0) out[g][0] = sum[0], out[g + 8][0] = sum[2];
     } else if (2 * t < NB) {
-      *reinterpret_cast<float2*>(&out[g][2 * t]) = {sum(0), sum(1)};
-      *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {sum(2), sum(3)};
+      *reinterpret_cast<float2*>(&out[g][2 * t]) = {sum[0], sum[1]};
+      *reinterpret_cast<float2*>(&out[g + 8][2 * t]) = {sum[2], sum[3]};
     }
     if (part == 0 && lane == 0) f().red_item[b] = item;
     __syncwarp();
     if (lane == 0) mbar_arrive(&f().red_full[b], share);
   }
 
+  // Done with a stage of weights that no other warp reads.
+  __device__ __forceinline__ void release_whole(const RingPos<kStages>& at) {
+    __syncwarp();
+    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);
+  }
   // The stage at `at`, 8 x octets k-tiles, against the activation: `x` is this lane's fragment of its first k-tile, `stride`
-  // the bytes from one k-tile to the next, `mask` 0 for a column that must not count. Eight k-tiles without a branch between
-  // them, all loads before the first product. Releases the stage.
+  // the bytes from one k-tile to the next. Eight k-tiles without a branch between them, all loads before the first product.
+  // Releases the stage.
   __device__ __forceinline__ void mma_stage(const RingPos<kStages>& at, const uint8_t* x,
-                                            int stride, uint32_t mask, int octets,
-                                            float (&c)[4][4]) {
+                                            int stride, int octets, float (&c)[4][4]) {
     const uint4* a = stage(at);
 #pragma unroll 1
     for (; octets; octets--, a += 8 * 32, x += 8 * stride) {
@@ -95,10 +100,9 @@ struct ConsumerCore {
         bv[i] = *reinterpret_cast<const uint2*>(x + i * stride);
       }
 #pragma unroll
-      for (int i = 0; i < 8; i++) mma_bf16(c[i & 3], av[i], bv[i].x & mask, bv[i].y & mask);
+      for (int i = 0; i < 8; i++) mma_bf16(c[i & 3], av[i], bv[i].x, bv[i].y);
     }
-    __syncwarp();
-    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kConsumers);
+    release_whole(at);
   }
   // One tile of a matrix whose input lies in `act`; the warps whose turn it is hand their parts over.
   __device__ __forceinline__ void tile(const PackPlan& plan, const uint8_t* x, int stride,
@@ -108,9 +112,12 @@ struct ConsumerCore {
       float c[4][4] = {};
 #pragma unroll 1
       for (int j = mine; j < plan.stages; j += kConsumers)
-        mma_stage(pos.ahead(j), x + j * plan.octets * 8 * stride, stride, ~0u, plan.octets, c);
+        mma_stage(pos.ahead(j), x + j * plan.octets * 8 * stride, stride, plan.octets, c);
+      float sum[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[i] = (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]);
       const int share = kConsumers * (mine + 1) / parts - kConsumers * mine / parts;
-      give(c, mine, share, item);
+      give(sum, mine, share, item);
     }
     units++;
     turn += plan.stages;

@@ -10,7 +10,6 @@ namespace pointcode::mk {
 template <int NB>
 struct CountedConsumer : ConsumerAttention<NB> {
   using Core = ConsumerCore<NB>;
-  using Core::act_word;
   using Core::f;
   using Core::g;
   using Core::kRowBytes;
@@ -61,9 +60,8 @@ struct CountedConsumer : ConsumerAttention<NB> {
       for (int i = 0; i < 2 * kAtOnce; i++) {
         const int b = b0 + i / 2, piece = thread() + 256 * (i & 1);
         if (b >= n || piece >= n_pieces) continue;
-        uint8_t* word = f().act + act_word(2 * piece, stride, b);
-        *reinterpret_cast<uint32_t*>(word) = x[i].x;
-        *reinterpret_cast<uint32_t*>(word + 8) = x[i].z;  // the next pair
+        uint8_t* word = f().act + ((piece >> 2) * stride + b) * kRowBytes + (piece & 3) * 8;
+        *reinterpret_cast<uint2*>(word) = {x[i].x, x[i].z};
       }
     }
     sync();
@@ -161,7 +159,8 @@ struct CountedConsumer : ConsumerAttention<NB> {
       if (d.flags & (kFlagAddAttn | kFlagAddFfn))
         put(p.residual, at, x[i].x, tag), put(p.residual, at + 1, x[i].y, tag);
       const float2 wt = __ldg(reinterpret_cast<const float2*>(weight) + piece);
-      put(p.normed, at / 2, pack_bf16(x[i].x * scale * wt.x, x[i].y * scale * wt.y), tag);
+      put(p.normed, operand_at(at / 2), pack_bf16(x[i].x * scale * wt.x, x[i].y * scale * wt.y),
+          tag);
     }
     sync();  // square_sum is free again
   }

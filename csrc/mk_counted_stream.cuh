@@ -101,10 +101,6 @@ struct CountedProducer : Producer<NB> {
           if (routed != d.layer) fetch_route<NB>(p, ordinal, d.layer), routed = d.layer;
           drain_weights(d, layer);
           break;
-        case Opcode::kOProj:
-        case Opcode::kFfnDown:
-          this->weights_and_rows(d, layer, nullptr);
-          break;
         default:
           this->weights(d, layer);
       }

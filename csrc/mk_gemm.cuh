@@ -1,7 +1,6 @@
 // Consumer warps: activations into shared memory, and the GEMMs over ring stages.
 #pragma once
 
-#include "mk_batch.cuh"
 #include "mk_consumer_core.cuh"
 
 namespace pointcode::mk {
@@ -10,7 +9,6 @@ template <int NB>
 struct ConsumerGemm : ConsumerCore<NB> {
   using Core = ConsumerCore<NB>;
   using Core::act_word;
-  using Core::batches;
   using Core::f;
   using Core::g;
   using Core::give;
@@ -22,7 +20,8 @@ struct ConsumerGemm : ConsumerCore<NB> {
   using Core::ordinal;
   using Core::p;
   using Core::pos;
-  using Core::release;
+  using Core::release_whole;
+  using Core::routed_layers;
   using Core::stage;
   using Core::sync;
   using Core::t;
@@ -89,48 +88,6 @@ struct ConsumerGemm : ConsumerCore<NB> {
     normed_layer = layer;
   }
 
-  // A batch of activations, from the ring into `act`, by all warps: units of (row, stage) of per_unit 16-byte pieces (two
-  // pairs). A piece whose tag is not right yet was copied too early: it is read from where it is made. Two batches fit, so
-  // that one sync is enough: who writes the second next knows that everybody is done with the first. Returns the batch.
-  __device__ __forceinline__ const uint8_t* take(const Batches& cut, const Batch& b,
-                                                 const PackPlan& plan, const uint8_t* base, int k,
-                                                 uint32_t tag) {
-    constexpr int kPieces = kStageBytes / 16 / (kConsumers * 32);  // per lane
-    const int per_unit = plan.octets * 32, n_pieces = b.n * b.n_stages * per_unit;
-    const int by_unit = (65535 + per_unit) / per_unit, by_row = (65535 + b.n_stages) / b.n_stages;
-    const uint4* ring = stage(pos) - lane;
-    uint4 x[kPieces];
-    int word[kPieces];
-    uint32_t from[kPieces];
-    bool ok = true;
-#pragma unroll
-    for (int i = 0; i < kPieces; i++) {
-      const int piece = w * 32 + lane + kConsumers * 32 * i, unit = piece * by_unit >> 16,
-                off = piece - unit * per_unit, row = unit * by_row >> 16;
-      const int pair = (unit - row * b.n_stages) * per_unit * 2 + off * 2,
-                at = b.first_stage * plan.stage_k() + pair * 2;  // of the row
-      word[i] = -1, x[i] = {0, tag, 0, tag}, from[i] = kNowhere;
-      if (piece >= n_pieces) continue;
-      word[i] = act_word(pair, b.n, row);
-      if (at >= k) continue;  // the padding of k
-      from[i] = (cut.row_id(b.row + row) * k + at) * 4;
-      x[i] = ring[piece];
-      ok &= tagged(x[i], tag);
-    }
-    if (!ok) gather<kPieces>(p, ordinal, tag, base, x, from);
-    uint8_t* out = f().act + (batches++ & 1) * kBatchBytes;
-#pragma unroll
-    for (int i = 0; i < kPieces; i++) {
-      if (word[i] < 0) continue;
-      *reinterpret_cast<uint32_t*>(out + word[i]) = x[i].x;
-      *reinterpret_cast<uint32_t*>(out + word[i] + 8) = x[i].z;  // the next pair: t + 1
-    }
-    release(pos);
-    pos.next();
-    sync();
-    return out;
-  }
-
   // GEMMs of the normed residual, which lies in `act`: tiles of 16 output rows. Gate/up tiles of experts come as items.
   __device__ __forceinline__ void normed_gemm(const TaskDescriptor& d) {
     const PackPlan plan = PackPlan::of(p.hidden);
@@ -146,13 +103,14 @@ struct ConsumerGemm : ConsumerCore<NB> {
   }
   // Tells the storer that a claimed task has no more tiles.
   __device__ __forceinline__ void end_of_items() {
-    const float nothing[4][4] = {};
+    const float nothing[4] = {};
     give(nothing, w, 1, kNoItem);
     this->units++;
   }
 
-  // GEMMs of what other SMs made: attention output, dense hidden units, experts' hidden units (down). A tile is a sum over
-  // the experts of the union in ascending order; which warp's sum a stage is part of depends on its matrix alone.
+  // GEMMs of what other SMs made: attention output, dense hidden units, experts' hidden units (down). Whose turn a stage is
+  // depends on the matrix alone. That warp fetches the activations, straight from where they were made and as operands of
+  // its products: no copy in shared memory, and no warp waits for another. Each stage's sum stands alone (see `fold`).
   __device__ __forceinline__ void fetched_gemm(const TaskDescriptor& d, const Layer& layer) {
     const Opcode op = static_cast<Opcode>(d.opcode);
     const bool experts = op == Opcode::kMoeDownDrain, o = op == Opcode::kOProj;
@@ -160,38 +118,233 @@ struct ConsumerGemm : ConsumerCore<NB> {
     const PackPlan plan = PackPlan::of(k);
     const uint32_t tag = tag_of(p, d.layer);
     const Route& route = f().route[d.layer & 1];
-    if (normed_layer != -1) sync();  // nobody reads the normed input
-    normed_layer = -1;
-    if (experts) stage(pos);  // the route is in place once the first stage is
-    const Batches cut(p, experts ? &route : nullptr, plan);
+    if (experts) mbar_wait(p, &f().route_full, (routed_layers - 1) & 1, ordinal, WaitKind::kRoute);
 #pragma unroll 1
     for (int i = 0; i < d.tile_count; i++) {
-      float c[4][4] = {};
-#pragma unroll 1
-      for (int part = 0, first = 0; part < cut.n_parts;) {
-        const Batch b = cut.at(part, first);
-        const uint8_t* x = take(cut, b, plan, o ? p.attn : p.ffn, k, tag) + t * 8;
-        if (part == 0) stamp(p, 5, d.layer);
-#pragma unroll 1
-        for (int u = b.part; u < b.end; u++) {
-          const RouteEntry e = experts ? route.entry[u] : RouteEntry{0, 0xff, 0};
-          int j = (w - e.expert * plan.stages - b.first_stage) & (kConsumers - 1);
-          const uint32_t mask = e.rows >> g & 1 ? ~0u : 0u;
-          const int column = !experts ? min(g, b.n - 1)
-                             : mask   ? e.begin - b.row + __popc(e.rows & ((1u << g) - 1))
-                                      : 0;
-#pragma unroll 1
-          for (; j < b.n_stages; j += kConsumers)
-            mma_stage(pos.ahead(j), x + (j * plan.octets * 8 * b.n + column) * kRowBytes,
-                      b.n * kRowBytes, mask, plan.octets, c);
-          pos = pos.ahead(b.n_stages);
-        }
-        first = b.whole(plan.stages) ? 0 : b.first_stage + b.n_stages;
-        part = b.whole(plan.stages) ? b.end : b.part;
-      }
-      give(c, w, 1, kNoItem);
+      float sum[4] = {};
+      if (experts)
+        expert_tile(route, plan, k, tag, sum);
+      else
+        plain_tile(o ? p.attn : p.ffn, plan, k, tag, sum);
+      give(sum, w, 1, kNoItem);
       this->units++;
     }
+  }
+
+  // ---------------------------------------------------------------- rows as columns
+  // All rows against a matrix that serves them all. A 16-byte piece is what a lane needs of one row for one k-tile. A load
+  // brings 512 bytes: kTiles k-tiles of NB rows, the one that lane g is of is g / NB. In the product of k-tile q of a load
+  // only the columns q * NB .. count, so that its sum stays in these columns.
+  static constexpr int kTiles = 8 / NB;
+  static constexpr int kLoads = 2 * NB;  // of half a stage: its even or its odd octets
+
+  __device__ __forceinline__ void plain_tile(const uint8_t* base, const PackPlan& plan, int k,
+                                             uint32_t tag, float (&sum)[4]) {
+    constexpr bool kBoth = NB <= 4;  // both halves under way at once; 64 registers
+    const auto start = pos;
+#pragma unroll 1
+    for (int j = w; j < plan.stages; j += kConsumers) {
+      const int first = j * plan.octets * 8, n_tiles = min(k / 16 - first, plan.octets * 8);
+      const uint8_t* from =
+          base + (static_cast<size_t>(g % NB) * k + (first + g / NB) * 16) * 4 + t * 16;
+      uint4 x[kBoth ? 2 : 1][kLoads];
+      load_columns(from, n_tiles, 0, x[0]);
+      if constexpr (kBoth) load_columns(from, n_tiles, 1, x[1]);
+      pos = start.ahead(j);
+      const uint4* a = stage(pos);
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        uint4(&y)[kLoads] = x[kBoth ? half : 0];
+        if (!kBoth && half) load_columns(from, n_tiles, half, y);
+        settle(from, n_tiles, half, tag, y);
+        if (half == 0) stamp(p, 5, static_cast<int>(tag & 255));
+        float c[NB][4] = {};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int octet = half + 2 * i;
+          if (octet < plan.octets) columns_octet(a + octet * 8 * 32, y, i, c);
+        }
+        if (half < plan.octets) fold_columns(c, sum);
+      }
+      release_whole(pos);
+    }
+    pos = start.ahead(plan.stages);
+  }
+  // Whether this lane has something to load as piece `i` of half a stage.
+  __device__ __forceinline__ bool has_piece(int i, int n_tiles, int half) const {
+    return tile_of(i, half) + g / NB < n_tiles && g % NB < p.n_rows;
+  }
+  __device__ __forceinline__ static constexpr int tile_of(int i, int half) {
+    return (half + 2 * (i / NB)) * 8 + i % NB * kTiles;
+  }
+  __device__ __forceinline__ void load_columns(const uint8_t* from, int n_tiles, int half,
+                                               uint4 (&x)[kLoads]) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; i++) {
+      x[i] = {};
+      if (has_piece(i, n_tiles, half)) x[i] = load_volatile(from + tile_of(i, half) * 64);
+    }
+  }
+  // Until all that was loaded carries the tag.
+  __device__ __forceinline__ void settle(const uint8_t* from, int n_tiles, int half, uint32_t tag,
+                                         uint4 (&x)[kLoads]) const {
+#pragma unroll 1
+    for (uint32_t n = 1;; n++) {
+      bool ok = true;
+      uint32_t seen = tag;
+#pragma unroll
+      for (int i = 0; i < kLoads; i++) {
+        if (!has_piece(i, n_tiles, half) || tagged(x[i], tag)) continue;
+        ok = false, seen = x[i].y;
+      }
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, seen, tag);
+      load_columns(opaque(from), n_tiles, half, x);
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void columns_octet(const uint4* a, const uint4 (&x)[kLoads], int i,
+                                                float (&c)[NB][4]) const {
+    uint4 av[8];
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++) av[tile] = a[tile * 32];
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++) {
+      const bool mine = g / NB == tile % kTiles;
+      const uint4& v = x[i * NB + tile / kTiles];
+      mma_bf16(c[tile / kTiles], av[tile], mine ? v.x : 0u, mine ? v.z : 0u);
+    }
+  }
+  // Adds the sum of eight partial sums, those of k-tiles 0, 1, ... 7 (mod 8): ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+  // The low bits of the k-tile chose the columns, the others the accumulator.
+  __device__ __forceinline__ static void fold_columns(float (&c)[NB][4], float (&sum)[4]) {
+#pragma unroll
+    for (int a = 0; a < NB; a++) {
+      if constexpr (NB == 1) c[a][0] += c[a][1], c[a][2] += c[a][3];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if constexpr (NB <= 2) c[a][i] += __shfl_xor_sync(~0u, c[a][i], 1);
+        if constexpr (NB <= 4) c[a][i] += __shfl_xor_sync(~0u, c[a][i], 2);
+      }
+    }
+#pragma unroll
+    for (int n = 1; n < NB; n *= 2)
+#pragma unroll
+      for (int a = 0; a + n < NB; a += 2 * n)
+#pragma unroll
+        for (int i = 0; i < 4; i++) c[a][i] += c[a + n][i];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] += c[0][i];
+  }
+
+  // ---------------------------------------------------------------- rows of experts
+  // What one warp does of a tile of the down projections: the stages that are its turn, and of each the rows that are
+  // routed there, one after the other.
+  struct Turn {
+    int u = 0, stage = 0, i = 0,
+        end = 0;  // expert of the union, stage of its matrix; pair, and the last one's end
+  };
+  __device__ __forceinline__ bool find(const Route& route, const PackPlan& plan, Turn& turn) const {
+#pragma unroll 1
+    for (; turn.u < route.n_experts; turn.u++) {
+      const RouteEntry e = route.entry[turn.u];
+      turn.stage = (w - e.expert * plan.stages) & (kConsumers - 1);
+      turn.i = e.begin, turn.end = e.begin + __popc(e.rows);
+      if (turn.stage < plan.stages) return true;
+    }
+    return false;
+  }
+  __device__ __forceinline__ void load_pair(const Route& route, const PackPlan& plan, int k,
+                                            const Turn& turn, uint4 (&x)[4]) const {
+    const int first = turn.stage * plan.octets * 8;
+    const uint8_t* from = pair_at(route, plan, k, turn);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      x[i] = {};
+      if (i < plan.octets && first + i * 8 + g < k / 16) x[i] = load_volatile(from + i * 512);
+    }
+  }
+  __device__ __forceinline__ const uint8_t* pair_at(const Route& route, const PackPlan& plan, int k,
+                                                    const Turn& turn) const {
+    return p.ffn + (static_cast<size_t>(route.pair[turn.i]) * k + turn.stage * plan.stage_k()) * 4 +
+           lane * 16;
+  }
+  // One row: k-tile j of an octet is lane g == j's, so its product stays in column j.
+  __device__ __forceinline__ void expert_tile(const Route& route, const PackPlan& plan, int k,
+                                              uint32_t tag, float (&sum)[4]) {
+    const auto start = pos;
+    float total[NB][2] = {};
+    uint4 x[4];
+    Turn turn;
+    bool more = find(route, plan, turn);
+    if (more) load_pair(route, plan, k, turn, x);
+    int at = 0;  // stage of the task that `pos` stands at
+    const uint4* a = nullptr;
+#pragma unroll 1
+    while (more) {
+      const int here = turn.u * plan.stages + turn.stage, row = route.pair[turn.i] / p.top_k;
+      if (!a) pos = pos.ahead(here - at), at = here, a = stage(pos);
+      settle_pair(route, plan, k, turn, tag, x);
+      uint2 b[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) b[i] = {x[i].x, x[i].z};
+      Turn next = turn;
+      if (++next.i == next.end) next.u++, more = find(route, plan, next);
+      if (more) load_pair(route, plan, k, next, x);
+      float c[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        if (i < plan.octets) row_octet(a + i * 8 * 32, b[i], c[i & 1]);
+      fold_row(c, row, total);
+      if (!more || next.u != turn.u) release_whole(pos), a = nullptr;
+      turn = next;
+    }
+    pos = start.ahead(route.n_experts * plan.stages);
+#pragma unroll
+    for (int r = 0; r < NB; r++)
+      if (t == r >> 1) sum[r & 1] = total[r][0], sum[2 + (r & 1)] = total[r][1];
+  }
+  __device__ __forceinline__ void settle_pair(const Route& route, const PackPlan& plan, int k,
+                                              const Turn& turn, uint32_t tag, uint4 (&x)[4]) const {
+    const int first = turn.stage * plan.octets * 8;
+#pragma unroll 1
+    for (uint32_t n = 1;; n++) {
+      bool ok = true;
+      uint32_t seen = tag;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (i >= plan.octets || first + i * 8 + g >= k / 16 || tagged(x[i], tag)) continue;
+        ok = false, seen = x[i].y;
+      }
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, seen, tag);
+      load_pair(route, plan, k, turn, x);
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void row_octet(const uint4* a, uint2 b, float (&c)[4]) const {
+    uint4 av[8];
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++) av[tile] = a[tile * 32];
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++)
+      mma_bf16(c, av[tile], g == tile ? b.x : 0u, g == tile ? b.y : 0u);
+  }
+  // Adds the even and the odd octets' sums, each over its columns as in fold_columns, to the row's totals.
+  __device__ __forceinline__ void fold_row(const float (&c)[2][4], int row,
+                                           float (&total)[NB][2]) const {
+    float low = 0.f, high = 0.f;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float x = c[half][0] + c[half][1], y = c[half][2] + c[half][3];
+#pragma unroll
+      for (int i = 1; i < 4; i *= 2)
+        x += __shfl_xor_sync(~0u, x, i), y += __shfl_xor_sync(~0u, y, i);
+      low += x, high += y;
+    }
+#pragma unroll
+    for (int r = 0; r < NB; r++)
+      if (r == row) total[r][0] += low, total[r][1] += high;
   }
 };
 

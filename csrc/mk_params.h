@@ -83,7 +83,8 @@ enum class WaitKind : int32_t {
 };
 
 // Activations handed between SMs are "tagged": 8 bytes carry 4 bytes of payload (one fp32 or two bf16) and a 4-byte tag
-// (step, layer); the reader polls the data itself, so a hand-off needs no fence and no counter.
+// (step, layer); the reader polls the data itself, so a hand-off needs no fence and no counter. "operands": the pairs of a
+// row in the order of operand_at(), k-tile by k-tile.
 struct Params {
   int32_t hidden, n_heads, n_kv_heads, head_dim, vocab, n_experts, top_k, n_layers, n_rows, window,
       n_splits;
@@ -102,8 +103,8 @@ struct Params {
   uint8_t* v_new;
   uint8_t* router;  // tagged fp32 (8, experts)
   uint8_t* part;    // tagged fp32 (8, kv heads, splits, 8 heads, head_dim + 4)
-  uint8_t* attn;    // tagged bf16x2 (8, heads * head_dim / 2)
-  uint8_t* ffn;     // tagged bf16x2 (8, top_k, intermediate / 2)
+  uint8_t* attn;    // tagged bf16x2 (8, heads * head_dim / 2), operands
+  uint8_t* ffn;     // tagged bf16x2 (8, top_k, intermediate / 2), operands
   float* logits;    // (8, vocab)
   const TaskDescriptor* tasks;
   const int32_t* offsets;  // (gridDim + 1)
@@ -119,12 +120,12 @@ struct Params {
   int32_t counted;  // 0: the lean order
   int32_t n_counters;
   uint32_t* counters;  // (2, n_counters, kCounterWords), used and zeroed as the queues are
-  uint8_t* normed;     // tagged bf16x2 (8, hidden / 2)
+  uint8_t* normed;     // tagged bf16x2 (8, hidden / 2), operands
   uint8_t* o_out;      // tagged fp32 (8, hidden)
   uint8_t* ffn_out;    // tagged fp32 (8, hidden)
   uint8_t* topk;       // tagged (8, top_k) pairs: expert, weight (fp32)
   uint8_t* route;      // tagged words of Route
-  uint8_t* moe_in;     // tagged bf16x2 (8 top_k, hidden / 2): rows grouped by expert
+  uint8_t* moe_in;     // tagged bf16x2 (8 top_k, hidden / 2), operands: rows grouped by expert
   uint8_t* moe_out;    // tagged fp32 (8 top_k, hidden), by row * top_k + slot
 };
 

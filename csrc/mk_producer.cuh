@@ -2,7 +2,6 @@
 // It waits for nothing but free stages, and for the router's logits where an expert's address depends on them.
 #pragma once
 
-#include "mk_batch.cuh"
 #include "mk_route.cuh"
 
 namespace pointcode::mk {
@@ -54,26 +53,6 @@ struct Producer {
     __syncwarp();
     n_items++;
   }
-  // The activations of a batch: one copy a row, lane r brings row r. `base`: tagged rows of `k` values.
-  __device__ __forceinline__ void rows_stage(const Batches& batches, const Batch& b,
-                                             const PackPlan& plan, const uint8_t* base, int k) {
-    Smem<NB>& s = smem<NB>();
-    const int lane = threadIdx.x & 31, stage_k = plan.stage_k(), first = b.first_stage * stage_k;
-    const uint32_t pitch = b.n_stages * stage_k * 4,
-                   bytes = min(b.n_stages * stage_k, k - first) * 4;
-    acquire();
-    if (lane == 0) {
-      s.number[pos.slot] = pos.number;
-      mbar_expect(&s.ring_full[pos.slot], bytes * b.n);
-    }
-    __syncwarp();
-    if (lane < b.n)
-      bulk_load(s.ring[pos.slot] + lane * pitch,
-                base + (static_cast<size_t>(batches.row_id(b.row + lane)) * k + first) * 4, bytes,
-                &s.ring_full[pos.slot]);
-    issue();
-  }
-
   __device__ __forceinline__ void set_limit(uint32_t bytes) {
     limit = min(Smem<NB>::kStages - 1u, max(1u, static_cast<uint32_t>(p.in_flight_bytes) / bytes));
   }
@@ -103,9 +82,10 @@ struct Producer {
     }
   }
 
-  // GEMMs of the normed residual: the tiles of a task follow each other in memory.
+  // A matrix that serves all rows: the tiles of a task follow each other in memory.
   __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer) {
     const uint8_t* base = p.lm_head;
+    int k = p.hidden;
     switch (static_cast<Opcode>(d.opcode)) {
       case Opcode::kRouterGemm:
         base = layer.router;
@@ -116,10 +96,16 @@ struct Producer {
       case Opcode::kFfnUpGateAct:
         base = layer.upgate;
         break;
+      case Opcode::kOProj:
+        base = layer.o, k = p.n_heads * p.head_dim;
+        break;
+      case Opcode::kFfnDown:
+        base = layer.down, k = layer.intermediate;
+        break;
       default:
         break;
     }
-    const PackPlan plan = PackPlan::of(p.hidden);
+    const PackPlan plan = PackPlan::of(k);
     const uint32_t bytes = plan.stage_bytes();
     const uint8_t* src = base + static_cast<size_t>(d.tile_begin) * plan.tile_bytes();
     set_limit(bytes);
@@ -127,33 +113,21 @@ struct Producer {
     for (int i = plan.stages * d.tile_count; i; i--, src += bytes) stage(src, bytes);
   }
 
-  // GEMMs of what other SMs made: batches of activations, each before its weights. `route` is null for a plain matrix.
-  __device__ __forceinline__ void weights_and_rows(const TaskDescriptor& d, const Layer& layer,
-                                                   const Route* route) {
-    const bool o = d.opcode == static_cast<int>(Opcode::kOProj);
-    const int k = o ? p.n_heads * p.head_dim : layer.intermediate;
-    const uint8_t* bank = o ? layer.o : layer.down;
-    const PackPlan plan = PackPlan::of(k);
-    const Batches batches(p, route, plan);
-    const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
-    const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * tile_bytes;
+  // Down projections: each tile of the residual from all experts of the union.
+  __device__ __forceinline__ void down(const TaskDescriptor& d, const Layer& layer,
+                                       const Route& route) {
+    const PackPlan plan = PackPlan::of(layer.intermediate);
+    const uint32_t bytes = plan.stage_bytes();
+    const size_t expert_bytes = static_cast<size_t>(p.hidden / 16) * plan.tile_bytes();
     set_limit(bytes);
 #pragma unroll 1
     for (int i = 0; i < d.tile_count; i++) {
-      const uint8_t* tile = bank + static_cast<size_t>(d.tile_begin + i) * tile_bytes;
+      const uint8_t* tile = layer.down + static_cast<size_t>(d.tile_begin + i) * plan.tile_bytes();
 #pragma unroll 1
-      for (int part = 0, first = 0; part < batches.n_parts;) {
-        const Batch b = batches.at(part, first);
-        rows_stage(batches, b, plan, o ? p.attn : p.ffn, k);
+      for (int u = 0; u < route.n_experts; u++) {
+        const uint8_t* src = tile + route.entry[u].expert * expert_bytes;
 #pragma unroll 1
-        for (int u = b.part; u < b.end; u++) {
-          const uint8_t* src =
-              tile + (route ? route->entry[u].expert * expert_bytes : 0) + b.first_stage * bytes;
-#pragma unroll 1
-          for (int j = 0; j < b.n_stages; j++, src += bytes) stage(src, bytes);
-        }
-        first = b.whole(plan.stages) ? 0 : b.first_stage + b.n_stages;
-        part = b.whole(plan.stages) ? b.end : b.part;
+        for (int j = 0; j < plan.stages; j++, src += bytes) stage(src, bytes);
       }
     }
   }
@@ -209,11 +183,8 @@ struct Producer {
         pages(d, layer);
       else if (d.opcode == static_cast<int>(Opcode::kMoeUpGateActDrain))
         upgate(d, layer, route);
-      else if (d.opcode == static_cast<int>(Opcode::kOProj) ||
-               d.opcode == static_cast<int>(Opcode::kFfnDown) ||
-               d.opcode == static_cast<int>(Opcode::kMoeDownDrain))
-        weights_and_rows(d, layer,
-                         d.opcode == static_cast<int>(Opcode::kMoeDownDrain) ? &route : nullptr);
+      else if (d.opcode == static_cast<int>(Opcode::kMoeDownDrain))
+        down(d, layer, route);
       else if (d.opcode != static_cast<int>(Opcode::kAttnCombine))
         weights(d, layer);
       reader.close();

@@ -135,7 +135,7 @@ struct Storer {
       const float h = __fdividef(v[i], 1.f + __expf(-v[i])) * up * weight,
                   next = __shfl_down_sync(~0u, h, 1);
       if (live && writes)
-        put(p.ffn, (out * width + unit + out_row()) >> 1, pack_bf16(h, next), tag);
+        put(p.ffn, operand_at((out * width + unit + out_row()) >> 1), pack_bf16(h, next), tag);
     }
   }
 

@@ -25,6 +25,9 @@ KIND_NAMES = (
     "nothing", "descriptor", "ring full", "ring empty", "reduce full", "reduce empty", "warps", "route", "data",
     "counter", "item", "chosen",
 )  # fmt: skip
+# Buffers whose eight pairs of a k-tile lie in the order of mk_common.cuh's operand_at(): pairs t and t + 4 side by side.
+OPERANDS = ("attn", "ffn", "normed", "moe_in")
+OPERAND_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # the pair at each place
 Words = NDArray[np.uint32]
 
 
@@ -232,7 +235,8 @@ class Kernel:
         self.put("counters", filled, (step & 1) * half * 4)
         for name, (layer, payloads) in inputs.items():
             both = np.empty((len(payloads), 2), np.uint32)
-            both[:, 0], both[:, 1] = payloads, step * 256 + layer
+            placed = payloads.reshape(-1, 8)[:, OPERAND_ORDER].reshape(-1) if name in OPERANDS else payloads
+            both[:, 0], both[:, 1] = placed, step * 256 + layer
             self.put("activations", both, self._offset(name))
         try:
             logits = self.step(rows, alone)
@@ -256,4 +260,7 @@ class Kernel:
         """(n,) payloads that the last step left; all must carry the layer's tag."""
         found, tag = self.tagged(name, n), self.n_steps * 256 + layer
         assert (found[:, 1] == tag).all(), f"{name}: {(found[:, 1] != tag).sum()} of {n} unset"
-        return found[:, 0].copy()
+        words = found[:, 0]
+        if name in OPERANDS:
+            words = words.reshape(-1, 8)[:, np.argsort(OPERAND_ORDER)].reshape(-1)
+        return words.copy()
