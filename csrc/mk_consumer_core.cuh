@@ -123,11 +123,6 @@ struct ConsumerCore {
     turn += plan.stages;
     pos = pos.ahead(plan.stages);
   }
-
-  // Where payload pair `pair` (pairs of k-tile pair / 8) of block row `row` of `n` lies in `act`.
-  __device__ __forceinline__ static int act_word(int pair, int n, int row) {
-    return ((pair >> 3) * n + row) * kRowBytes + (pair & 3) * 8 + (pair >> 2 & 1) * 4;
-  }
 };
 
 }  // namespace pointcode::mk

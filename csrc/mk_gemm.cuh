@@ -8,7 +8,6 @@ namespace pointcode::mk {
 template <int NB>
 struct ConsumerGemm : ConsumerCore<NB> {
   using Core = ConsumerCore<NB>;
-  using Core::act_word;
   using Core::f;
   using Core::g;
   using Core::give;
@@ -30,59 +29,60 @@ struct ConsumerGemm : ConsumerCore<NB> {
 
   using Core::Core;
 
-  // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares.
+  // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares. All rows'
+  // loads are in flight together; 16 bytes are four values, and what lane t of a product needs of a k-tile.
   __device__ __forceinline__ void norm(int layer) {
-    constexpr int kAtOnce = NB < 4 ? NB : 4;  // rows whose loads are in flight together
+    constexpr int kPieces = kMaxHidden / 4 / (kConsumers * 32);  // of a row, per lane
     const PackPlan plan = PackPlan::of(p.hidden);
     const float* weight = layer == p.n_layers ? p.final_norm : p.layers[layer].norm;
-    const int n_pairs = plan.k_tiles() * 8;  // <= 1024
     const uint32_t tag = tag_of(p, layer);
-    float2 wt[4];
-    uint32_t from[4];  // byte offset of this lane's pairs in a row
+    const auto piece = [&](int i) { return (w + kConsumers * i) * 32 + lane; };
+    const auto is_there = [&](int i, int row) { return piece(i) * 4 < p.hidden && row < p.n_rows; };
+    float2 wt[kPieces][2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int pair = (w + kConsumers * i) * 32 + lane;
-      from[i] = pair * 2 >= p.hidden ? kNowhere : pair * 16;
-      wt[i] = from[i] == kNowhere ? float2{0.f, 0.f}
-                                  : __ldg(reinterpret_cast<const float2*>(weight) + pair);
+    for (int i = 0; i < kPieces; i++) {
+      const float* at = weight + (piece(i) >> 2) * 16 + t * 2;
+      if (!is_there(i, 0)) continue;
+      wt[i][0] = __ldg(reinterpret_cast<const float2*>(at));
+      wt[i][1] = __ldg(reinterpret_cast<const float2*>(at + 8));
     }
+    uint4 x[NB][kPieces];
 #pragma unroll 1
-    for (int r0 = 0; r0 < p.n_rows; r0 += kAtOnce) {
-      uint4 x[4 * kAtOnce];
-#pragma unroll 1
-      for (uint32_t n = 1;; n++) {
-        const uint8_t* base = opaque(p.residual) + static_cast<size_t>(r0) * p.hidden * 8;
-        bool ok = true;
+    for (uint32_t n = 1;; n++) {
+      const uint8_t* base = opaque(p.residual) + piece(0) * 16;
+      bool ok = true;
 #pragma unroll
-        for (int i = 0; i < 4 * kAtOnce; i++) {
-          x[i] = {0, tag, 0, tag};
-          if (from[i & 3] != kNowhere && r0 + i / 4 < p.n_rows)
-            x[i] = load_volatile(base + i / 4 * (p.hidden * 8) + from[i & 3]);
+      for (int r = 0; r < NB; r++)
+#pragma unroll
+        for (int i = 0; i < kPieces; i++) {
+          x[r][i] = {0, tag, 0, tag};
+          if (is_there(i, r))
+            x[r][i] = load_volatile(base + r * (p.hidden * 4) + i * (kConsumers * 32 * 16));
         }
 #pragma unroll
-        for (int i = 0; i < 4 * kAtOnce; i++) ok &= tagged(x[i], tag);
-        if (ok) break;
-        spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
+      for (int r = 0; r < NB; r++)
+#pragma unroll
+        for (int i = 0; i < kPieces; i++) ok &= tagged(x[r][i], tag);
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, x[0][0].y, tag);
+    }
+    sync();  // nobody reads what lies in `act`
+#pragma unroll
+    for (int r = 0; r < NB; r++) {
+      if (r >= p.n_rows) break;
+      float squares = 0.f;
+#pragma unroll
+      for (int i = 0; i < kPieces; i++) {
+        const float2 a = unpack_bf16(x[r][i].x), b = unpack_bf16(x[r][i].z);
+        squares += (a.x * a.x + a.y * a.y) + (b.x * b.x + b.y * b.y);
+        if (piece(i) < plan.k_tiles() * 4)
+          *reinterpret_cast<uint2*>(f().act + ((piece(i) >> 2) * NB + r) * kRowBytes + t * 8) = {
+              pack_bf16(a.x * wt[i][0].x, a.y * wt[i][0].y),
+              pack_bf16(b.x * wt[i][1].x, b.y * wt[i][1].y)};
       }
-      if (r0 == 0) sync();  // nobody reads what lies in `act`
 #pragma unroll
-      for (int h = 0; h < kAtOnce; h++) {
-        const int r = r0 + h;
-        if (r >= p.n_rows) break;
-        float squares = 0.f;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const float a = __uint_as_float(x[h * 4 + i].x), b = __uint_as_float(x[h * 4 + i].z);
-          squares += a * a + b * b;
-          const int pair = (w + kConsumers * i) * 32 + lane;
-          if (pair < n_pairs)
-            *reinterpret_cast<uint32_t*>(f().act + act_word(pair, NB, r)) =
-                pack_bf16(a * wt[i].x, b * wt[i].y);
-        }
-#pragma unroll
-        for (int i = 16; i; i >>= 1) squares += __shfl_xor_sync(~0u, squares, i);
-        if (lane == 0) f().square_sum[layer & 1][r][w] = squares;
-      }
+      for (int i = 16; i; i >>= 1) squares += __shfl_xor_sync(~0u, squares, i);
+      if (lane == 0) f().square_sum[layer & 1][r][w] = squares;
     }
     sync();
     normed_layer = layer;

@@ -97,9 +97,9 @@ struct Params {
   const int32_t* tokens;      // (n_rows)
   const int32_t* positions;   // (n_rows)
   const int32_t* page_table;  // (2 groups, 8 rows, max_pages)
-  uint8_t* residual;          // tagged fp32 (8, hidden)
-  uint8_t* q;                 // tagged bf16x2 (8, heads * head_dim / 2)
-  uint8_t* k_new;             // tagged fp32 (8, kv heads * head_dim)
+  uint8_t* residual;  // lean: tagged bf16x2 (8, hidden / 2), operands; else tagged fp32 (8, hidden)
+  uint8_t* q;         // tagged bf16x2 (8, heads * head_dim / 2)
+  uint8_t* k_new;     // tagged fp32 (8, kv heads * head_dim)
   uint8_t* v_new;
   uint8_t* router;  // tagged fp32 (8, experts)
   uint8_t* part;    // tagged fp32 (8, kv heads, splits, 8 heads, head_dim + 4)

@@ -139,14 +139,17 @@ struct Storer {
     }
   }
 
-  // One output of one batch row; `live` is false in lanes that hold none. Adds to the residual that this SM owns; the down projection hands the sum to the next layer.
+  // One output of one batch row; `live` is false in lanes that hold none. Adds to the residual that this SM owns, in fp32;
+  // the down projection hands the sum to the next layer's norm, in bf16.
   __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile, int row, bool live,
                                             float x) {
-    if (!live) return;
-    float& mine = smem<NB>().f.owned[tile - owned_begin()][row][out_row()];
-    mine += x;
-    if (d.opcode != static_cast<int>(Opcode::kOProj))
-      put(p.residual, row * p.hidden + tile * 16 + out_row(), mine, tag_of(p, d.layer + 1));
+    float sum = 0.f;
+    if (live) sum = smem<NB>().f.owned[tile - owned_begin()][row][out_row()] += x;
+    if (d.opcode == static_cast<int>(Opcode::kOProj)) return;
+    const float next = __shfl_down_sync(~0u, sum, 1);
+    if (live && (lane() & 1) == 0)
+      put(p.residual, operand_at((row * p.hidden + tile * 16 + out_row()) >> 1),
+          pack_bf16(sum, next), tag_of(p, d.layer + 1));
   }
 
   __device__ __forceinline__ int owned_begin() const {
@@ -160,14 +163,20 @@ struct Storer {
     const int first = owned_begin(),
               last = (static_cast<int>(blockIdx.x) + 1) * (p.hidden / 16) / p.n_owners;
 #pragma unroll 1
-    for (int i = lane(); i < (last - first) * p.n_rows * 16; i += 32) {
-      const int k = i & 15, row = (i >> 4) % p.n_rows, tile = first + (i >> 4) / p.n_rows,
-                id = p.tokens[row];
-      const uint8_t* src = p.embed + static_cast<size_t>(id >> 4) * plan.tile_bytes() + tile * 512 +
-                           fragment_offset(id & 15, k, 1);
-      const float x = __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(src));
-      smem<NB>().f.owned[tile - first][row][k] = x;
-      put(p.residual, row * p.hidden + tile * 16 + k, x, tag_of(p, 0));
+    for (int i = lane(); i < (last - first) * p.n_rows * 8; i += 32) {  // two values
+      const int k = (i & 7) * 2, row = (i >> 3) % p.n_rows, tile = first + (i >> 3) / p.n_rows,
+                id = p.tokens[row], at = row * p.hidden + tile * 16 + k;
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(
+          p.embed + static_cast<size_t>(id >> 4) * plan.tile_bytes() + tile * 512 +
+          fragment_offset(id & 15, k, 1));
+      const float2 x = unpack_bf16(pair);
+      float* mine = &smem<NB>().f.owned[tile - first][row][k];
+      mine[0] = x.x, mine[1] = x.y;
+      const uint32_t tag = tag_of(p, 0);
+      if (p.counted)
+        put(p.residual, at, x.x, tag), put(p.residual, at + 1, x.y, tag);
+      else
+        put(p.residual, operand_at(at >> 1), pair, tag);
     }
     __syncwarp();
   }

@@ -26,7 +26,7 @@ KIND_NAMES = (
     "counter", "item", "chosen",
 )  # fmt: skip
 # Buffers whose eight pairs of a k-tile lie in the order of mk_common.cuh's operand_at(): pairs t and t + 4 side by side.
-OPERANDS = ("attn", "ffn", "normed", "moe_in")
+OPERANDS = ("attn", "ffn", "normed", "moe_in")  # and the lean order's residual
 OPERAND_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # the pair at each place
 Words = NDArray[np.uint32]
 
@@ -235,7 +235,7 @@ class Kernel:
         self.put("counters", filled, (step & 1) * half * 4)
         for name, (layer, payloads) in inputs.items():
             both = np.empty((len(payloads), 2), np.uint32)
-            placed = payloads.reshape(-1, 8)[:, OPERAND_ORDER].reshape(-1) if name in OPERANDS else payloads
+            placed = payloads.reshape(-1, 8)[:, OPERAND_ORDER].reshape(-1) if self._is_operand(name) else payloads
             both[:, 0], both[:, 1] = placed, step * 256 + layer
             self.put("activations", both, self._offset(name))
         try:
@@ -249,6 +249,9 @@ class Kernel:
                 assert signals == wanted, f"{signals} signals of {wanted} tasks of {schedule.wave_names[index]}"
         return logits
 
+    def _is_operand(self, name: str) -> bool:
+        return name in OPERANDS or (name == "residual" and self.lean)
+
     def _offset(self, name: str) -> int:
         return int(getattr(self.params, name)) - self.memory["activations"].data_ptr()
 
@@ -261,6 +264,6 @@ class Kernel:
         found, tag = self.tagged(name, n), self.n_steps * 256 + layer
         assert (found[:, 1] == tag).all(), f"{name}: {(found[:, 1] != tag).sum()} of {n} unset"
         words = found[:, 0]
-        if name in OPERANDS:
+        if self._is_operand(name):
             words = words.reshape(-1, 8)[:, np.argsort(OPERAND_ORDER)].reshape(-1)
         return words.copy()

@@ -68,11 +68,11 @@ class Bed:
         if not self.kernel.lean:
             x = self.normal(self.n_rows, self.config.hidden).bfloat16()
             return {"normed": (layer, pairs(x))}, x.float()
-        residual = self.normal(self.n_rows, self.config.hidden)
+        residual = self.normal(self.n_rows, self.config.hidden).bfloat16()
         last = layer == self.config.n_layers
         weight = self.kernel.model.final_norm if last else self.kernel.model.layers[layer].norm
-        x = torch.nn.functional.rms_norm(residual, (self.config.hidden,), weight, self.config.eps)
-        return {"residual": (layer, floats(residual))}, x
+        x = torch.nn.functional.rms_norm(residual.float(), (self.config.hidden,), weight, self.config.eps)
+        return {"residual": (layer, pairs(residual))}, x
 
     @property
     def tolerance(self) -> float:
