@@ -16,7 +16,7 @@ MAX_FILES = 200_000
 MAX_HISTORY = 1000
 FILES_FRESH_S = 10.0
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox"}
-_MENTION = re.compile(r"(?:^|(?<=[\s(\[\"']))@([^\s@]*)$")
+_MENTION = re.compile(r"""(?<![A-Za-z0-9_@.+/-])@(?:"([^"]*)|'([^']*)|([^\s@"']*))$""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,23 @@ def matching_commands(prefix: str, own: Sequence[SlashCommand] = ()) -> list[Sla
 
 
 def mention_at(text_before_cursor: str) -> str | None:
-    """The unfinished `@path` before the cursor without its `@`, or None."""
+    """The unfinished `@path` before the cursor without its `@` and quote, or None. It may follow a letter where words
+    are not parted by spaces, but not a Latin one: that is an address."""
     match = _MENTION.search(text_before_cursor)
-    return match.group(1) if match else None
+    return "".join(filter(None, match.groups())) if match else None
+
+
+def mention_length(text_before_cursor: str) -> int:
+    """How many characters before the cursor the unfinished mention takes, with its `@`."""
+    match = _MENTION.search(text_before_cursor)
+    return len(match.group()) if match else 0
+
+
+def mention(name: str) -> str:
+    """`@path`, quoted where it has to be."""
+    if any(c.isspace() or c in "\"'`" for c in name):
+        return f"@'{name}'" if '"' in name else f'@"{name}"'
+    return f"@{name}"
 
 
 def list_files(root: Path) -> list[str]:

@@ -18,7 +18,9 @@ MAX_MENTION_BYTES = 64 * 1024
 MAX_MENTIONS = 10
 MAP_SOURCE = "repository map"
 MAP_SHARE = 16  # the map takes at most this part of the room that is left
-_MENTION = re.compile(r"""(?<![\w@])@(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'`]+))""")
+_MENTION = re.compile(r"""(?<![A-Za-z0-9_@.+/-])@(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'`]+))""")
+_LATIN = re.compile(r"[\x21-\x7e]+")
+_ENDS = ".,;:!?)]}。，、；：！？）】」』"
 _IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tiff", ".ico", ".heic"})
 
 
@@ -97,7 +99,8 @@ def mentions(prompt: str, cwd: Path, may_read: Callable[[Path], bool]) -> list[C
 
 
 def _existing(written: str, cwd: Path) -> Path | None:
-    for name in (written, written.rstrip(".,;:!?)]}")):
+    latin = _LATIN.match(written)  # words may follow without a space, as in Chinese
+    for name in (written, written.rstrip(_ENDS), latin.group().rstrip(_ENDS) if latin else ""):
         try:
             path = cwd / Path(name).expanduser()
             if name and path.exists():

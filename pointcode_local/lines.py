@@ -15,7 +15,15 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from pointcode_local.complete import COMMANDS, PromptHistory, fuzzy_paths, list_files, mention_at
+from pointcode_local.complete import (
+    COMMANDS,
+    PromptHistory,
+    fuzzy_paths,
+    list_files,
+    mention,
+    mention_at,
+    mention_length,
+)
 from pointcode_local.frontend import Host
 from pointcode_local.render import plain
 
@@ -140,7 +148,8 @@ class _PlainCompleter(Completer):
             if time.monotonic() - self._read_at > 10:
                 self._files, self._read_at = list_files(self._host.info.cwd), time.monotonic()
             for path in fuzzy_paths(query, self._files):
-                yield Completion(path, start_position=-len(query), display=plain(path))
+                start = -mention_length(document.current_line_before_cursor)
+                yield Completion(f"{mention(path)} ", start_position=start, display=plain(path))
 
     def _commands(self, text: str) -> Iterator[Completion]:
         for command in (*PLAIN_COMMANDS, *self._host.commands()):

@@ -16,6 +16,8 @@ from acp.schema import (
     TextResourceContents,
 )
 
+from pointcode_local.complete import mention
+
 Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 
 
@@ -104,13 +106,6 @@ def name_of(uri: str, cwd: Path) -> str:
     if path is None:
         return clean(uri)
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
-
-
-def mention(name: str) -> str:
-    """`@path`, quoted where it has to be."""
-    if any(c.isspace() or c in "\"'`" for c in name):
-        return f"@'{name}'" if '"' in name else f'@"{name}"'
-    return f"@{name}"
 
 
 def _link(block: ResourceContentBlock, cwd: Path) -> str:

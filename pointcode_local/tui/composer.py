@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static, TextArea
 
-from pointcode_local.complete import PromptHistory, SlashCommand, matching_commands, mention_at
+from pointcode_local.complete import PromptHistory, SlashCommand, matching_commands, mention, mention_at, mention_length
 from pointcode_local.render import plain
 from pointcode_local.tui.vi import ViKeys
 
@@ -253,8 +253,8 @@ class Composer(TextArea):
             self.set_text(chosen)
         else:
             row, column = self.cursor_location
-            query = mention_at(self.document.get_line(row)[:column]) or ""
-            self.replace(chosen, (row, column - len(query)), (row, column))
+            typed = mention_length(self.document.get_line(row)[:column])
+            self.replace(f"{mention(chosen)} ", (row, column - typed), (row, column))
         self._choices.offer([])
 
     # --------------------------------------------------------- history, lists

@@ -15,10 +15,12 @@ from pointcode_local.complete import (
     fuzzy_paths,
     list_files,
     matching_commands,
+    mention,
     mention_at,
     no_such_command,
     parse_slash,
 )
+from pointcode_local.context_files import mentioned_paths, mentions
 
 
 @pytest.mark.parametrize(
@@ -51,10 +53,25 @@ def test_every_command_is_in_the_help() -> None:
 
 @pytest.mark.parametrize(
     ("text", "query"),
-    [("@", ""), ("see @src/a", "src/a"), ("mail@host", None), ("@a b", None), ("(@x", "x"), ("", None)],
+    [("@", ""), ("see @src/a", "src/a"), ("mail@host", None), ("@a b", None), ("(@x", "x"), ("", None)]
+    + [('see @"my d', "my d"), ("'@x", "x"), ("a/@x", None), ("请看@src/a", "src/a"), ('@"my dir/a.txt" ', None)],
 )
 def test_a_mention_begins_at_a_word(text: str, query: str | None) -> None:
     assert mention_at(text) == query
+
+
+@pytest.mark.parametrize("name", ["a.py", "my dir/a file.txt", "it's.md", 'say "hi".md', "日本.txt"])
+def test_a_completed_mention_is_read_back_as_the_same_path(name: str, tmp_path: Path) -> None:
+    assert mentioned_paths(f"look at {mention(name)} please") == [name]
+
+
+def test_a_mention_may_touch_words_that_are_written_without_spaces(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("text of a")
+    for prompt in ("请看@a.py的函数。", "見て@a.py、次に", "see @a.py."):
+        assert [added.text for added in mentions(prompt, tmp_path, lambda _: True)] == [
+            f"[contents of @{mentioned_paths(prompt)[0]}]\ntext of a"
+        ]
+    assert mentioned_paths("mail ada@a.py or x+y@a.py") == []
 
 
 def test_file_names_come_before_paths_and_loose_matches() -> None:

@@ -117,7 +117,14 @@ async def test_at_completes_a_path_of_the_workspace(tmp_path: Path) -> None:
         await type_text(pilot, "read @sett")
         await wait_for(app, pilot, lambda: bool(app._choices.choices))
         await pilot.press("tab")
-        assert composer_text(app) == "read @src/settings.py"
+        assert composer_text(app) == "read @src/settings.py "
+        (tmp_path / "my dir").mkdir()
+        (tmp_path / "my dir" / "a plan.txt").write_text("x")
+        app._clock.now += 60  # type: ignore[attr-defined]
+        await type_text(pilot, "and @aplan")
+        await wait_for(app, pilot, lambda: bool(app._choices.choices))
+        await pilot.press("tab")
+        assert composer_text(app) == 'read @src/settings.py and @"my dir/a plan.txt" '
 
 
 async def test_a_large_paste_is_shown_as_a_chip_and_sent_in_full() -> None:
