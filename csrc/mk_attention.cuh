@@ -1,6 +1,7 @@
 // Consumer warps: flash attention of one split of every row's pages.
 #pragma once
 
+#include "mk_chain.cuh"
 #include "mk_combine.cuh"
 #include "mk_gemm.cuh"
 
@@ -70,16 +71,22 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin,
               k_tiles = hd / 16;
     const uint32_t tag = tag_of(p, d.layer);
+    const int chain = NB > 1 ? chain_begin(p, row, range.position) : kNoChain;
     float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
     if (range.begin == range.end) sync(), next(), sync();
 #pragma unroll 1
     for (int page = range.begin; page < range.end; page += 2) {
       const bool two = page + 1 < range.end;
+      const bool patched = (page + 2) * kPageTokens > chain;
+      if constexpr (NB > 1)
+        if (patched) await_keys(d, row, range, page, two, chain);
       scores(range, page, two, k_tiles);
       sync();
       if (w < heads) softmax(two, m, sum);
       if (page + 2 >= range.end) next();
       sync();
+      if constexpr (NB > 1)
+        if (patched) await_values(d, row, range, page, two, chain);
       values(range, page, two, k_tiles, acc);
     }
     uint8_t* out = part_of(p, row, group, d.split);
@@ -93,6 +100,34 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     }
     if (lane == 0 && w < heads)
       put(out + w * stride, hd, m, tag), put(out + w * stride, hd + 1, sum, tag);
+  }
+
+  // Puts keys that this step makes into the pages at hand: of K what this warp multiplies next, then of V.
+  __device__ __forceinline__ void await_keys(const TaskDescriptor& d, int row,
+                                             const PageRange& range, int page, bool two,
+                                             int chain) {
+    const int half = w >> 2, first = (page + half) * kPageTokens + (w & 3) * 16;
+    const Fresh fresh = Fresh::within(first, first + 16, chain, row, range.position);
+    if (fresh.n <= 0 || (half == 1 && !two)) return;
+    const auto at = pos.ahead(2 * half);
+    stage(at);
+    patch_keys<NB - 1>(p, ordinal, tag_of(p, d.layer), d.tile_begin, fresh, first,
+                       smem<NB>().ring[at.slot] + (w & 3) * p.head_dim * 32);
+  }
+  __device__ __forceinline__ void await_values(const TaskDescriptor& d, int row,
+                                               const PageRange& range, int page, bool two,
+                                               int chain) {
+    if (w >= p.head_dim / 16) return;
+#pragma unroll 1
+    for (int h = 0; h < 1 + two; h++) {
+      const int first = (page + h) * kPageTokens;
+      const Fresh fresh = Fresh::within(first, first + kPageTokens, chain, row, range.position);
+      if (fresh.n <= 0) continue;
+      const auto at = pos.ahead(1 + 2 * h);
+      stage(at);
+      patch_values(p, ordinal, tag_of(p, d.layer), d.tile_begin, fresh, first, w * 16,
+                   smem<NB>().ring[at.slot] + w * 4 * 512);
+    }
   }
 
   // scores[head][token] of up to two pages; keys outside the window or past the row's end become -inf.

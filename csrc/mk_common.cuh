@@ -204,6 +204,19 @@ __device__ __forceinline__ PageRange page_range(const Params& p, int row, bool s
           position};
 }
 
+// Byte offsets of element (token, dim) inside one (page, KV head) block; both are mma A-fragment tiles of 16 x 16.
+// K: rows are tokens, the reduction runs over dims. V: rows are dims, the reduction runs over tokens.
+__device__ __forceinline__ int fragment_offset(int row, int k, int k_tiles) {
+  const int tile = (row >> 4) * k_tiles + (k >> 4), rr = row & 15, kk = k & 15;
+  return tile * 512 + ((rr & 7) * 4 + ((kk & 7) >> 1)) * 16 + ((rr >> 3) + 2 * (kk >> 3)) * 4 +
+         (kk & 1) * 2;
+}
+
+// Row r's pages of one KV group: physical page of each logical one.
+__device__ __forceinline__ const int32_t* page_table(const Params& p, bool sliding, int row) {
+  return p.page_table + (static_cast<size_t>(sliding) * kMaxRows + p.table_row[row]) * p.max_pages;
+}
+
 #ifdef POINTCODE_MK_TRACE
 __device__ __forceinline__ void stamp(const Params& p, int event, int layer) {
   if (p.trace && (threadIdx.x & 31) == 0)

@@ -35,8 +35,7 @@ struct CountedProducer : Producer<NB> {
       const int split = item % d.n_splits, group = item / d.n_splits % p.n_kv_heads;
       const int row = item / d.n_splits / p.n_kv_heads;
       const PageRange range = page_range<NB>(p, row, sliding, split);
-      const int32_t* table =
-          p.page_table + (static_cast<size_t>(sliding) * kMaxRows + row) * p.max_pages;
+      const int32_t* table = page_table(p, sliding, row);
       push_item(item);
 #pragma unroll 1
       for (int page = range.begin; page < range.end; page++) {

@@ -127,6 +127,9 @@ struct Params {
   uint8_t* route;      // tagged words of Route
   uint8_t* moe_in;     // tagged bf16x2 (8 top_k, hidden / 2), operands: rows grouped by expert
   uint8_t* moe_out;    // tagged fp32 (8 top_k, hidden), by row * top_k + slot
+  // Rows may be consecutive tokens of one sequence: a chain, whose rows follow each other and share their pages.
+  int32_t first_row[kMaxRows];  // of the row's chain; itself where it is alone
+  int32_t table_row[kMaxRows];  // whose page table is the row's
 };
 
 // Launches the kernel that runs the published orders (p.counted); a cudaError_t.

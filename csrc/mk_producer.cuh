@@ -67,8 +67,7 @@ struct Producer {
     for (int r = 0; r < p.n_rows; r++) {
       const PageRange range = {__shfl_sync(~0u, ranges.begin, r), __shfl_sync(~0u, ranges.end, r),
                                0, 0};
-      const int32_t* table =
-          p.page_table + (static_cast<size_t>(sliding) * kMaxRows + r) * p.max_pages;
+      const int32_t* table = page_table(p, sliding, r);
       int mine = 0;
 #pragma unroll 1
       for (int half = range.begin * 2; half < range.end * 2; half++) {  // K and V of each page

@@ -85,6 +85,11 @@ __device__ __forceinline__ void bulk_load_once(void* dst, const void* src, uint3
       : "memory");
 }
 
+// What this thread wrote to shared memory comes before any bulk copy that starts after somebody has been told.
+__device__ __forceinline__ void order_before_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // ---- global memory between SMs
 __device__ __forceinline__ void store_relaxed(void* p, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");

@@ -31,8 +31,7 @@ __device__ void row_table(Smem<NB>& s, const Params& p) {
     const int row = threadIdx.x, position = p.positions[row];
     s.f.position[row] = position;
     for (int group = 0; group < 2; group++)
-      s.f.page[group][row] =
-          p.page_table[(group * kMaxRows + row) * p.max_pages + position / kPageTokens];
+      s.f.page[group][row] = page_table(p, group, row)[position / kPageTokens];
   }
   for (int i = threadIdx.x; i < p.n_rows * half; i += kThreads) {
     const int row = i / half, k = i % half;

@@ -8,14 +8,6 @@
 
 namespace pointcode::mk {
 
-// Byte offsets of element (token, dim) inside one (page, KV head) block; both are mma A-fragment tiles of 16 x 16.
-// K: rows are tokens, the reduction runs over dims. V: rows are dims, the reduction runs over tokens.
-__device__ __forceinline__ int fragment_offset(int row, int k, int k_tiles) {
-  const int tile = (row >> 4) * k_tiles + (k >> 4), rr = row & 15, kk = k & 15;
-  return tile * 512 + ((rr & 7) * 4 + ((kk & 7) >> 1)) * 16 + ((rr >> 3) + 2 * (kk >> 3)) * 4 +
-         (kk & 1) * 2;
-}
-
 template <int NB>
 struct Storer {
   static constexpr int kPer = NB >= 4 ? 4 : NB;

@@ -1,6 +1,6 @@
 """KV pages on the GPU: how a (page, KV head) block of 64 tokens x head_dim bf16 values is laid out.
 
-`FragmentPages` is the megakernel's order (`fragment_offset` in csrc/mk_storer.cuh): 16 x 16 tiles in the order of an
+`FragmentPages` is the megakernel's order (`fragment_offset` in csrc/mk_common.cuh): 16 x 16 tiles in the order of an
 mma A fragment; K has tokens as rows, V has dims as rows. `PlainPages` is (64, head_dim), for the other backends.
 
 Letters: P pages, n pages of a run, G KV heads, C head_dim, T tokens.

@@ -62,16 +62,26 @@ class MkParams(ctypes.Structure):
         ("counted", ctypes.c_int32),
         ("n_counters", ctypes.c_int32),
         *_fields(ctypes.c_void_p, "counters normed o_out ffn_out topk route moe_in moe_out"),
+        *_fields(ctypes.c_int32 * MAX_ROWS, "first_row table_row"),
     ]
 
 
 @dataclass(slots=True)
 class Row:
-    """One sequence in a step: its pages, and the token that the step feeds."""
+    """One token that a step feeds, and its sequence's pages. Rows that share them and follow each other are a chain."""
 
     pages: SequencePages
     token: int
     position: int
+
+
+def chains(rows: Sequence[Row]) -> list[int]:
+    """Of each row the first one of its chain."""
+    first: list[int] = []
+    for r, row in enumerate(rows):
+        goes_on = r > 0 and row.pages is rows[r - 1].pages and row.position == rows[r - 1].position + 1
+        first.append(first[-1] if goes_on else r)
+    return first
 
 
 class AbortedStep(Exception):
@@ -187,10 +197,11 @@ class Kernel:
         p, n = self.params, len(rows)
         self.put("tokens", np.array([row.token for row in rows], np.int32))
         self.put("positions", np.array([row.position for row in rows], np.int32))
-        table = np.zeros((2, MAX_ROWS, MAX_PAGES), np.int32)
-        for r, row in enumerate(rows):
+        table = np.full((2, MAX_ROWS, MAX_PAGES), 1 << 28, np.int32)  # never a page
+        for r, (row, first) in enumerate(zip(rows, chains(rows), strict=True)):
+            p.first_row[r] = p.table_row[r] = first
             for group in (FULL, SLIDING):
-                table[group, r, : len(row.pages.tables[group])] = row.pages.tables[group]
+                table[group, first, : len(row.pages.tables[group])] = row.pages.tables[group]
         self.put("page_table", table)
         self.memory["logits"].fill_(0xFF)  # NaNs
         p.n_rows, p.n_splits = n, made.n_splits

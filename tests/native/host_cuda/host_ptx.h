@@ -31,6 +31,8 @@ inline void bulk_load_once(void* dst, const void* src, uint32_t bytes, uint64_t*
   bulk_load(dst, src, bytes, bar);
 }
 
+inline void order_before_copies() {}
+
 // ---- global memory between SMs
 inline void store_relaxed(void* p, uint64_t v) {
   host_cuda::maybe_yield();
