@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -143,7 +144,9 @@ py::tuple py_gpu_sample(const Values& logits, const std::vector<StepRow*>& rows,
       "uploading");
   GpuSampler sampler(vocab, values.data(), fed.data(), fed.data() + kMaxRows, abort.data(),
                      stream.get());
-  sampler.set_batch(views);
+  std::array<int32_t, kMaxRows> sequences{};
+  std::iota(sequences.begin(), sequences.end(), 0);
+  sampler.set_batch(views, sequences);
   sampler.prepare(views);
   check_cuda(sampler.launch(), "sampling");
   check_cuda(cudaStreamSynchronize(stream.get()), "sampling");

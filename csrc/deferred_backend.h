@@ -21,6 +21,12 @@ class DeferredBackend final : public StepBackend {
     chosen_.clear();
     inner_.set_batch(rows);
   }
+  void regroup(const std::vector<BatchRow>& rows) override {
+    CHECK_THAT(under_way_.empty(), "rows are regrouped while ", under_way_.size(),
+               " steps are under way");
+    chosen_.clear();
+    inner_.regroup(rows);
+  }
   void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override {
     launch(rows);
     collect(results);
@@ -55,6 +61,7 @@ class DeferredBackend final : public StepBackend {
   }
 
   bool takes_consecutive_rows() const override { return inner_.takes_consecutive_rows(); }
+  double row_cost() const override { return inner_.row_cost(); }
   std::string name() const override { return "deferred " + inner_.name(); }
 
   size_t n_under_way() const { return under_way_.size(); }

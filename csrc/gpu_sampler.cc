@@ -33,7 +33,17 @@ GpuSampler::GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int3
   params_.abort_flag = abort_flag;
 }
 
-void GpuSampler::set_batch(const std::vector<BatchRow>& rows) {
+void GpuSampler::set_batch(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences) {
+  regroup(rows, sequences);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const gpu::SampleRow& row = params_.rows[r];
+    if (r > 0 && row.sequence == params_.rows[r - 1].sequence) continue;
+    if (row.has_bias || row.has_penalties)
+      upload_history(static_cast<size_t>(row.sequence), rows[r]);
+  }
+}
+
+void GpuSampler::regroup(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const SamplingConfig& c = *rows[r].sampling;
     gpu::SampleRow& row = params_.rows[r];
@@ -43,14 +53,13 @@ void GpuSampler::set_batch(const std::vector<BatchRow>& rows) {
     row.frequency_penalty = c.frequency_penalty, row.presence_penalty = c.presence_penalty;
     row.top_k = c.top_k, row.n_logprobs = std::min(c.n_logprobs, gpu::kSampleLogprobs - 1);
     row.has_bias = !c.logit_bias.empty(), row.has_penalties = has_penalties(c);
-    row.seed = c.seed;
-    if (row.has_bias || row.has_penalties) upload_history(r, rows[r]);
+    row.seed = c.seed, row.sequence = sequences[r];
   }
 }
 
 // Dense vectors of the vocabulary's size: few requests have them, so they are copied at leisure.
-void GpuSampler::upload_history(size_t row, const BatchRow& entry) {
-  const auto vocab = static_cast<size_t>(vocab_), at = vocab * row;
+void GpuSampler::upload_history(size_t sequence, const BatchRow& entry) {
+  const auto vocab = static_cast<size_t>(vocab_), at = vocab * sequence;
   if (bias_.size() == 0) {
     bias_ = DeviceBuffer<float>(vocab * kMaxRows);
     counts_ = DeviceBuffer<int32_t>(vocab * kMaxRows);

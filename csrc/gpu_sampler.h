@@ -2,6 +2,7 @@
 #pragma once
 
 #if POINTCODE_CUDA
+#include <span>
 #include <vector>
 
 #include "device_buffer.h"
@@ -21,8 +22,11 @@ class GpuSampler {
   static constexpr uint32_t kAnswers = 4;
   static_assert(kAnswers > kMaxUnderWay && (gpu::kStampMask + 1) % kAnswers == 0);
 
-  // After rows changed; everything launched before has ended.
-  void set_batch(const std::vector<BatchRow>& rows);
+  // After rows changed; everything launched before has ended. Row r belongs to sequence
+  // sequences[r]; rows of one follow each other.
+  void set_batch(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences);
+  // The same sequences with other numbers of rows.
+  void regroup(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences);
   // Before each step: positions, and masks, which may come only when everything launched before has
   // ended.
   void prepare(const std::vector<BatchRow>& rows);
@@ -43,7 +47,7 @@ class GpuSampler {
   gpu::SampleResult& answer(uint32_t stamp, int row) const {
     return results_[stamp % kAnswers * kMaxRows + static_cast<size_t>(row)];
   }
-  void upload_history(size_t row, const BatchRow& entry);
+  void upload_history(size_t sequence, const BatchRow& entry);
 
   int32_t vocab_;
   cudaStream_t stream_;

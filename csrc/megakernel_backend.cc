@@ -162,9 +162,44 @@ void MegakernelBackend::set_batch(const std::vector<BatchRow>& rows) {
   check_rows(rows);
   check_cuda(cudaStreamSynchronize(stream_.get()),
              "waiting for the last step");  // the staging memory is free now
+  n_sequences_ = find_chains(rows);
   upload_pages(rows);
-  sampler_->set_batch(rows);
+  sampler_->set_batch(rows, params_.table_row);
   device_token_.fill(-1);  // the first step uploads tokens and positions
+}
+
+// Nothing is uploaded and nothing waited for: what belongs to a sequence stays where it is, and which
+// sequence a row belongs to is an argument of the next launch.
+void MegakernelBackend::regroup(const std::vector<BatchRow>& rows) {
+  if (!failure_.empty()) fail(failure_);
+  CHECK_THAT(n_under_way_ == 0, "rows are regrouped while ", n_under_way_, " steps are under way");
+  CHECK_THAT(rows.size() <= lists_.size(), "no schedule for ", rows.size(), " rows");
+  check_rows(rows);
+  const int n = find_chains(rows);
+  CHECK_THAT(n == n_sequences_, "rows of ", n, " sequences came for a batch of ", n_sequences_);
+  sampler_->regroup(rows, params_.table_row);
+}
+
+// Says of each row which chain and sequence it belongs to; returns how many sequences there are.
+int MegakernelBackend::find_chains(const std::vector<BatchRow>& rows) {
+  int n = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const bool goes_on = r > 0 && follows(rows[r], rows[r - 1]);
+    params_.first_row[r] = goes_on ? params_.first_row[r - 1] : static_cast<int32_t>(r);
+    params_.table_row[r] = goes_on ? n - 1 : n++;
+  }
+  return n;
+}
+
+// Whether the row comes right after `before` in its sequence: the place before its own is the one that
+// `before` writes.
+bool MegakernelBackend::follows(const BatchRow& row, const BatchRow& before) const {
+  if (row.position != before.position + 1) return false;
+  const int32_t page = before.position / kPageTokens;
+  for (int group = 0; group < 2; ++group) {
+    if (group_used_[group] && row.pages[group][page] != before.pages[group][page]) return false;
+  }
+  return true;
 }
 
 void MegakernelBackend::check_rows(const std::vector<BatchRow>& rows) const {
@@ -187,9 +222,10 @@ void MegakernelBackend::upload_pages(const std::vector<BatchRow>& rows) {
   size_t most = 1;
   for (int group = 0; group < 2; ++group) {
     for (size_t r = 0; r < rows.size(); ++r) {
+      if (params_.first_row[r] != static_cast<int32_t>(r)) continue;
       const size_t n = std::min(static_cast<size_t>(std::max(rows[r].n_pages[group], 0)), stride);
-      std::copy_n(rows[r].pages[group], n,
-                  host_pages_.data() + (static_cast<size_t>(group) * kMaxRows + r) * stride);
+      const auto place = static_cast<size_t>(group) * kMaxRows + params_.table_row[r];
+      std::copy_n(rows[r].pages[group], n, host_pages_.data() + place * stride);
       most = std::max(most, n);
     }
   }
@@ -208,6 +244,8 @@ void MegakernelBackend::feed(const std::vector<BatchRow>& rows) {
     host_tokens_[kMaxRows + r] = device_position_[r] = rows[r].position;
   }
   if (same) return;
+  std::fill(device_token_.begin() + static_cast<std::ptrdiff_t>(rows.size()), device_token_.end(),
+            -1);  // the copy takes what is there for the others
   check_cuda(cudaMemcpyAsync(tokens_.data(), host_tokens_.data(), 2 * kMaxRows * 4,
                              cudaMemcpyHostToDevice, stream_.get()),
              "uploading tokens");
@@ -223,6 +261,8 @@ void MegakernelBackend::expect_next(const std::vector<BatchRow>& rows) const {
                    rows[r].token_mask == nullptr,
                "request ", rows[r].request, " does not go on from the step under way: position ",
                rows[r].position, ", not ", device_position_[r]);
+    CHECK_THAT(params_.first_row[r] == static_cast<int32_t>(r), "request ", rows[r].request,
+               " has a draft under way, so what follows is not known");
   }
 }
 

@@ -48,10 +48,13 @@ class MegakernelBackend final : public StepBackend {
   MegakernelBackend& operator=(const MegakernelBackend&) = delete;
 
   void set_batch(const std::vector<BatchRow>& rows) override;
+  void regroup(const std::vector<BatchRow>& rows) override;
   void step(const std::vector<BatchRow>& rows, std::vector<RowResult>& results) override;
   bool runs_ahead() const override { return true; }
   void launch(const std::vector<BatchRow>& rows) override;
   void collect(std::vector<RowResult>& results) override;
+  bool takes_consecutive_rows() const override { return true; }
+  double row_cost() const override { return 0.34; }  // each row's experts are mostly others
   std::string name() const override { return "megakernel"; }
 
   // Milliseconds of the kernel alone: `n` launches back to back of the same step of these rows, as a new
@@ -88,6 +91,8 @@ class MegakernelBackend final : public StepBackend {
   void upload_layers();
   void upload_schedules();
   void allocate_activations();
+  int find_chains(const std::vector<BatchRow>& rows);
+  bool follows(const BatchRow& row, const BatchRow& before) const;
   void upload_pages(const std::vector<BatchRow>& rows);
   void feed(const std::vector<BatchRow>& rows);
   void check_rows(const std::vector<BatchRow>& rows) const;
@@ -102,6 +107,7 @@ class MegakernelBackend final : public StepBackend {
   MegakernelConfig config_;
   int n_sms_ = 0;
   int32_t vocab_ = 0, max_splits_ = 1;
+  int n_sequences_ = 0;  // of the batch
   std::array<bool, 2> group_used_{};
   mk::Params params_{};
   std::string failure_;  // not empty: rebuild the backend

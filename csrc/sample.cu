@@ -60,7 +60,7 @@ struct Sampler {
 
   // The logit after bias, penalties and mask, in the CPU sampler's order and rounding.
   __device__ __forceinline__ float adjusted(int t, float x) const {
-    const size_t at = static_cast<size_t>(r) * p.vocab + t;
+    const size_t at = static_cast<size_t>(row.sequence) * p.vocab + t;
     if (row.has_mask &&
         (p.masks[static_cast<size_t>(r) * p.mask_words + t / 32] >> (t % 32) & 1u) == 0)
       return -INFINITY;
@@ -300,7 +300,7 @@ struct Sampler {
     if (status != SampleStatus::kAborted) {
       p.tokens[r] = token;
       p.positions[r] = row.position + 1;
-      if (row.has_penalties) p.counts[static_cast<size_t>(r) * p.vocab + token] += 1;
+      if (row.has_penalties) p.counts[static_cast<size_t>(row.sequence) * p.vocab + token] += 1;
     }
     if (n_logprobs > 0) {
       out.n_logprobs = n_logprobs;

@@ -20,8 +20,9 @@ struct SampleRow {  // the fields mean what they mean in SamplingConfig
   int32_t has_bias, has_penalties, has_mask;
   int32_t position;  // of the token that the logits follow
   uint64_t seed;
+  int32_t sequence, reserved;  // sequence: whose bias and counts these are
 };
-static_assert(sizeof(SampleRow) == 56);
+static_assert(sizeof(SampleRow) == 64);
 
 enum class SampleStatus : uint32_t { kOk = 0, kNan = 1, kAborted = 2 };
 
@@ -38,8 +39,8 @@ struct SampleParams {  // an argument of the kernel, rows and all: nothing is co
   int32_t n_rows, vocab;
   SampleRow rows[kMaxSampleRows];
   const float* logits;    // (rows, vocab)
-  const float* bias;      // (rows, vocab); read where has_bias
-  int32_t* counts;        // (rows, vocab): of each token in the row's history; where has_penalties
+  const float* bias;      // (sequences, vocab); read where has_bias
+  int32_t* counts;        // (sequences, vocab): of each token in the history; where has_penalties
   const uint32_t* masks;  // (rows, mask_words): bits of allowed tokens; where has_mask
   int32_t mask_words;
   uint32_t stamp;              // <= kStampMask

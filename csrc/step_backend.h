@@ -50,6 +50,9 @@ class StepBackend {
   // Called after rows changed, while no step is under way; `rows` stays valid and in place until the
   // next call.
   virtual void set_batch(const std::vector<BatchRow>& rows) = 0;
+  // The same sequences in the same order as in the last set_batch(), each perhaps with another number
+  // of consecutive rows; nothing else has changed.
+  virtual void regroup(const std::vector<BatchRow>& rows) { set_batch(rows); }
   // Runs one step for all rows (row i reads rows[i].token at rows[i].position and writes
   // results[i]). The service then updates token and position. Throws std::runtime_error with a
   // message that names the fault (a barrier time-out names processor, task, counter, seen, wanted);
@@ -67,6 +70,9 @@ class StepBackend {
   // Whether rows of one step may be consecutive tokens of one sequence: each sees the keys of those
   // before it. Needed to try drafts.
   virtual bool takes_consecutive_rows() const { return false; }
+  // What another row adds to a step, in steps of one row, as far as that is known before steps of
+  // several rows have been timed.
+  virtual double row_cost() const { return 0.15; }
   virtual std::string name() const = 0;
 
  private:
