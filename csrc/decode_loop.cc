@@ -1,4 +1,5 @@
 // The decode thread's side of DecodeService: everything here runs on that thread.
+// decode_drafts.cc has what concerns drafts.
 //
 // Running ahead. While step n is under way, step n + 1 is launched with the same rows, each fed with the
 // token that step n chooses, so that the device need not wait for the host. What step n turns out to
@@ -8,11 +9,13 @@
 //   a row needs a grammar's mask now     its result is dropped; the same token is fed again later, to
 //                                        the same position, and the backend is told (set_batch)
 //   anything else                        the result is what a step launched now would give
-// No step is launched ahead when it is known to differ: a row has a mask, a draft, its last token or
-// its last place in a page; another row could join; somebody wants to park, or to use the device.
+// No step is launched ahead when it is known to differ: a row has a mask, a draft that is worth trying,
+// its last token or its last place in a page; another row could join; somebody wants to park, or to use
+// the device.
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "decode_service.h"
@@ -61,12 +64,14 @@ void DecodeService::wait_while_parked() {
   parked_ = true;
   control_cv_.notify_all();
   while (parked_ && !stop_.load(std::memory_order_relaxed)) decode_cv_.wait_for(lock, kIdleWait);
+  begun_ = std::chrono::steady_clock::now();
 }
 
 void DecodeService::wait_for_signal(uint64_t seen) {
   std::unique_lock lock(mutex_);
   decode_cv_.wait_for(lock, kIdleWait,
                       [&] { return signals_.load(std::memory_order_relaxed) != seen; });
+  begun_ = std::chrono::steady_clock::now();
 }
 
 bool DecodeService::step_once() {
@@ -99,7 +104,6 @@ bool DecodeService::step_once() {
 }
 
 void DecodeService::launch() {
-  if (n_under_way_ == 0) begun_ = std::chrono::steady_clock::now();
   backend_->launch(batch_);
   ++n_under_way_;
 }
@@ -134,6 +138,7 @@ void DecodeService::give_way() {
     return !shared_.load(std::memory_order_relaxed) ||
            park_requested_.load(std::memory_order_relaxed) || stop_.load(std::memory_order_relaxed);
   });
+  begun_ = std::chrono::steady_clock::now();
 }
 
 // ------------------------------ running ahead
@@ -152,7 +157,7 @@ bool DecodeService::may_run_ahead() {
     if (selected[i] || !slots_[i].live()) continue;
     if (slots_[i].is_cancelled() || can_take_part(slots_[i])) return false;
   }
-  return true;
+  return !draft_pays();
 }
 
 // Whether the row takes part in the step after those under way, as far as can be known now.
@@ -161,7 +166,7 @@ bool DecodeService::goes_on(Row& row) {
   if (row.masked || row.mask_need != MaskNeed::kNone) return false;
   ask_for_pages(row);
   prepare_draft(row);
-  return row.draft.n == 0 && row.position + n_under_way_ < row.page_capacity() &&
+  return row.position + n_under_way_ < row.page_capacity() &&
          row.n_generated + n_under_way_ < row.max_tokens;
 }
 
@@ -219,55 +224,25 @@ bool DecodeService::answer_arrived(Row& row) {
   return true;
 }
 
-// Looks up what may follow, once after every token. Penalties count the tokens before a row, which
-// for a draft's rows are not in the history yet.
-void DecodeService::prepare_draft(Row& row) {
-  if (row.has_draft) return;
-  row.has_draft = true;
-  row.draft.n = 0;
-  const SamplingConfig& s = row.sampling;
-  const bool plain =
-      s.repetition_penalty == 1.f && s.frequency_penalty == 0.f && s.presence_penalty == 0.f;
-  const int room = std::min(row.max_tokens - row.n_generated, row.page_capacity() - row.position);
-  if (!drafts_ || !plain || !backend_->takes_consecutive_rows()) return;
-  row.draft = look_up_draft(row.history, std::min(kMaxDraft, room - 1));
-}
-
-void DecodeService::plan_drafts() {
-  std::array<DraftPlanner::Candidate, kMaxRows> wanted;
-  for (int i = 0; i < n_selected_; ++i) {
-    const Row& row = slots_[selected_[i]];
-    // A row that is masked for this token alone (the first of a grammar) has no masks for a draft.
-    const bool one_mask = row.masked && row.answer.load(std::memory_order_relaxed) < 2;
-    wanted[i] = {one_mask ? 0 : row.draft.n, row.acceptance.rate(row.draft.match)};
-  }
-  planner_.plan({wanted.data(), static_cast<size_t>(n_selected_)}, n_selected_);
-  for (int i = 0; i < n_selected_; ++i) {
-    Row& row = slots_[selected_[i]];
-    n_tried_[i] = wanted[i].n;
-    if (row.draft.n > 0 && n_tried_[i] == 0) row.acceptance.skip(row.draft.match);
-  }
-}
-
 // One entry a row, followed by those of its draft.
 void DecodeService::load_batch() {
-  plan_drafts();
+  n_tried_ = planned_drafts();
+  const auto n_rows = static_cast<std::ptrdiff_t>(n_selected_);
+  const bool same_rows = !batch_dirty_ && n_selected_ == n_loaded_ &&
+                         std::equal(loaded_.begin(), loaded_.begin() + n_rows, selected_.begin());
+  const bool same = same_rows && loaded_tried_ == n_tried_;
+  if (!same)
+    batch_.resize(static_cast<size_t>(
+        std::accumulate(n_tried_.begin(), n_tried_.begin() + n_rows, n_selected_)));
   size_t n = 0;
-  bool same = !batch_dirty_;
-  std::array<int, kMaxRows> slots{};
-  for (int i = 0; i < n_selected_; ++i)
-    for (int j = 0; j <= n_tried_[i]; ++j, ++n) {
-      slots[n] = selected_[i];
-      same = same && n < batch_.size() && loaded_[n] == slots[n];
-    }
-  same = same && n == batch_.size();
-  if (!same) batch_.resize(n);
-  n = 0;
   for (int i = 0; i < n_selected_; ++i)
     for (int j = 0; j <= n_tried_[i]; ++j, ++n) load_entry(batch_[n], selected_[i], j, same);
   if (same) return;
-  backend_->set_batch(batch_);
-  loaded_ = slots;
+  if (same_rows)
+    backend_->regroup(batch_);
+  else
+    backend_->set_batch(batch_);
+  loaded_ = selected_, loaded_tried_ = n_tried_, n_loaded_ = n_selected_;
   batch_dirty_ = false;
 }
 
@@ -290,19 +265,22 @@ void DecodeService::load_entry(BatchRow& entry, int slot, int j, bool same) {
 // The row's next token, and those after it for as long as the draft was right. An unmasked token
 // after which the grammar must be asked ends the run.
 void DecodeService::take_results(Row& row, const RowResult* results, int n_tried) {
+  const Draft draft = row.has_draft ? row.draft : Draft{};
   int n_kept = 0;
   bool watched = false;
   while (true) {
     take_result(row, results[n_kept]);
     watched = row.grammar && !row.masked && bit_is_set(row.watch, row.token);
     if (row.end != RowEnd::kRunning || watched || n_kept == n_tried) break;
-    if (row.token != row.draft.tokens[static_cast<size_t>(n_kept)]) break;
+    if (row.token != draft.tokens[static_cast<size_t>(n_kept)]) break;
     ++n_kept;
   }
   if (n_tried > 0) {
-    row.acceptance.observe(row.draft.match, n_tried, n_kept);
+    row.acceptance.observe(draft.match, n_tried, n_kept);
     drafted_.fetch_add(static_cast<uint64_t>(n_tried), std::memory_order_relaxed);
     accepted_.fetch_add(static_cast<uint64_t>(n_kept), std::memory_order_relaxed);
+  } else if (draft.n > 0) {
+    row.acceptance.observe(draft.match, 1, row.token == draft.tokens[0]);
   }
   row.has_draft = false;
   if (row.end != RowEnd::kRunning || !row.grammar || !(row.masked || watched)) return;

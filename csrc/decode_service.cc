@@ -66,6 +66,8 @@ void DecodeService::require_parked() const {
 void DecodeService::set_backend(StepBackend* backend) {
   require_parked();
   backend_ = backend;
+  planner_ = {};
+  if (backend != nullptr) planner_.assume(backend->row_cost());
 }
 
 void DecodeService::set_drafts(bool enabled) {

@@ -177,7 +177,8 @@ class DecodeService {
   void give_way();
   void load_entry(BatchRow& entry, int slot, int j, bool same);
   void prepare_draft(Row& row);
-  void plan_drafts();
+  bool draft_pays() const;
+  std::array<int, kMaxRows> planned_drafts() const;
   void take_results(Row& row, const RowResult* results, int n_tried);
   void take_result(Row& row, const RowResult& result);
   void ask_for_pages(Row& row);
@@ -196,10 +197,12 @@ class DecodeService {
   std::vector<BatchRow> batch_;
   std::vector<RowResult> results_;
   std::array<int, kMaxRows> selected_{}, n_tried_{};  // slots that take part, draft tokens of each
-  std::array<int, kMaxRows> loaded_{};                // slots of the entries of batch_
-  int n_selected_ = 0, n_under_way_ = 0;              // the steps under way have the same rows
+  std::array<int, kMaxRows> loaded_{}, loaded_tried_{};  // the same of what batch_ holds
+  int n_loaded_ = 0;
+  int n_selected_ = 0, n_under_way_ = 0;  // the steps under way have the same rows
   bool batch_dirty_ = true, drafts_ = false, run_ahead_ = true;
-  std::chrono::steady_clock::time_point begun_;  // of the oldest step under way, at the earliest
+  // When the step before ended, or a wait did: the oldest step under way is timed from here.
+  std::chrono::steady_clock::time_point begun_;
   std::chrono::steady_clock::duration last_step_{};
   DraftPlanner planner_;
 

@@ -7,8 +7,7 @@ namespace {
 
 constexpr size_t kMaxScan = size_t{1} << 16;  // tokens looked back
 constexpr double kGain = 0.15;                // weight of a new observation
-constexpr double kReturn = 0.01;              // of the prior when a draft is not tried
-constexpr double kRowShare = 0.15;  // assumed cost of a row that was never timed, in steps of one
+constexpr double kReturn = 0.01;              // of what other times say of one that is not observed
 
 }  // namespace
 
@@ -42,13 +41,6 @@ void Acceptance::observe(int match, int n_tried, int n_kept) {
   for (int i = 0; i < n_kept; ++i) rate += kGain * (1.0 - rate);
   if (n_kept < n_tried) rate -= kGain * rate;
 }
-
-void Acceptance::skip(int match) {
-  const auto i = static_cast<size_t>(bucket(match));
-  rate_[i] += kReturn * (kPrior[i] - rate_[i]);
-}
-
-double DraftPlanner::shape(int n_rows) { return 1.0 + kRowShare * (n_rows - 1); }
 
 double DraftPlanner::cost(int n_rows) const {
   int seen = 0;  // the timed size nearest below, else the nearest above

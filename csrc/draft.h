@@ -30,11 +30,9 @@ Draft look_up_draft(const std::vector<int32_t>& history, int max_tokens);
 class Acceptance {
  public:
   double rate(int match) const { return rate_[static_cast<size_t>(bucket(match))]; }
-  // A step tried `n_tried` tokens of a draft and kept `n_kept`.
+  // A step tried `n_tried` tokens of a draft and kept `n_kept`. What a step without drafts chose tells
+  // as much of the first token.
   void observe(int match, int n_tried, int n_kept);
-  // A draft was not tried: the rate moves back a little, so that a poor stretch does not end drafts
-  // for good.
-  void skip(int match);
 
  private:
   static constexpr int kBuckets = 4;
@@ -55,9 +53,11 @@ class DraftPlanner {
   void plan(std::span<Candidate> candidates, int n_rows) const;
   void observe_step(int n_rows, double seconds);
   double cost(int n_rows) const;  // expected seconds of a step, or in steps of one row before any
+  void assume(double row_cost) { row_cost_ = row_cost; }  // of another row, in steps of one
 
  private:
-  static double shape(int n_rows);              // assumed cost in steps of one row
+  double shape(int n_rows) const { return 1.0 + row_cost_ * (n_rows - 1); }
+  double row_cost_ = 0.15;
   std::array<double, kMaxRows + 1> seconds_{};  // 0: not seen yet
 };
 
