@@ -145,7 +145,8 @@ class Agent:
 
     def attach(self, source: str, text: str) -> None:
         """Give the model a text with the next prompt, e.g. a file as an editor holds it."""
-        self._emit(ContextAdded(source, text))
+        for added in self._core.window.fitted([ContextAdded(source, text)]):
+            self._emit(added)
 
     @property
     def conversation(self) -> Conversation:
@@ -200,7 +201,8 @@ class Agent:
             self._emit(ContextAdded("note", f"[note] The permission mode is now {mode}. {note}"))
         self._told_mode = mode
         self._add_map()
-        for mention in context_files.mentions(prompt, self._core.box.root, self._core.box.policy.may_read):
+        mentions = context_files.mentions(prompt, self._core.box.root, self._core.box.policy.may_read)
+        for mention in self._core.window.fitted(mentions):
             self._emit(mention)
 
     def _add_map(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pointcode_local.engine.errors import ContextOverflow
 from pointcode_local.engine.types import ChatModel, Message, ToolSpec
+from pointcode_local.events import ContextAdded
 
 MAX_RESULT_TOKENS = 30_000
 MIN_RESULT_TOKENS = 150
@@ -57,6 +59,16 @@ class Window:
             return text
         left = max(MIN_RESULT_TOKENS, self.room(messages) * 2 // 3)
         return self.cut(text, min(share, left))
+
+    def fitted(self, added: Sequence[ContextAdded]) -> list[ContextAdded]:
+        """Texts that come with one prompt, cut so that together they take at most two thirds of the context; what a
+        short one leaves goes to those after it."""
+        left = (self.limit - self.reserve) * 2 // 3
+        out: list[ContextAdded] = []
+        for i, one in enumerate(added):
+            out.append(replace(one, text=self.cut(one.text, max(MIN_RESULT_TOKENS, left // (len(added) - i)))))
+            left -= self.count_text(out[-1].text)
+        return out
 
     def cut(self, text: str, max_tokens: int) -> str:
         """`text` with its middle left out when it has more than `max_tokens`; head and tail stay, cut at line ends."""

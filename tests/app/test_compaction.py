@@ -134,3 +134,16 @@ def test_the_window_counts_the_reserve_for_the_answer():
     window = Window(ScriptedModel(context_tokens=4096), ())
     assert window.reserve == 1024
     assert window.room((Message("user", "x" * 4000),)) == 4096 - 1024 - 1004
+
+
+def test_mentioned_files_that_are_too_long_together_are_cut_to_fit(tmp_path: Path):
+    bench = Bench(tmp_path, ScriptedModel(say("Seen."), context_tokens=4096), [])
+    for name in ("a", "b", "c"):
+        (bench.root / f"{name}.txt").write_text(f"START-{name}\n{LONG * 6}END-{name}\n")
+    (bench.root / "short.txt").write_text("SHORT\n")
+    events = bench.play("Look at @a.txt, @short.txt, @b.txt and @c.txt")
+    assert end_of(events).outcome == "done"
+    assert not of_type(events, CompactionStarted)
+    text = "\n".join(m.content for m in bench.last_messages)
+    assert all(word in text for name in ("a", "b", "c") for word in (f"START-{name}", f"END-{name}"))
+    assert "SHORT\n" in text and "left out here to fit the context" in text
