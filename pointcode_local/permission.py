@@ -7,6 +7,7 @@ in files or tool output has no say here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
@@ -70,17 +71,31 @@ class JudgedTool(Protocol):
     def paths(self, arguments: Mapping[str, Any], /) -> tuple[str, ...]: ...
 
 
-def decide(mode: Mode, rules: Rules, tool: JudgedTool, arguments: Mapping[str, Any], workspace: Workspace) -> Decision:
-    """Decide about one call with validated arguments."""
+def places_of(tool: JudgedTool, arguments: Mapping[str, Any], workspace: Workspace) -> list[Place]:
+    """Where the paths of a call lead now, without those that cannot be a path: the tool itself will refuse them."""
+    places: list[Place] = []
+    for path in tool.paths(arguments):
+        with suppress(ToolError):
+            places.append(workspace.resolve(path))
+    return places
+
+
+def decide(
+    mode: Mode,
+    rules: Rules,
+    tool: JudgedTool,
+    arguments: Mapping[str, Any],
+    workspace: Workspace,
+    places: list[Place] | None = None,
+) -> Decision:
+    """Decide about one call with validated arguments; `places` are its `places_of`, where those are known."""
     for rule in rules.of("deny"):
         if rule.pattern is None and tool_matches(rule, tool.name):
             return Deny(f"the rule deny {rule.text}")
     if tool.name == "shell":
         return _decide_shell(mode, rules, str(arguments.get("command", "")), workspace)
-    try:
-        places = [workspace.resolve(path) for path in tool.paths(arguments)]
-    except ToolError:
-        places = []  # the tool itself will refuse the path
+    if places is None:
+        places = places_of(tool, arguments, workspace)
     return _decide_paths(mode, rules, tool, places, workspace)
 
 

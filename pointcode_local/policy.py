@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from pointcode_local.config import Settings
-from pointcode_local.permission import Allow, Ask, Deny, Mode, Rules, decide, load_rules, parse_rule, unreadable
+from pointcode_local.permission import (
+    Allow,
+    Ask,
+    Deny,
+    Mode,
+    Rules,
+    decide,
+    load_rules,
+    parse_rule,
+    places_of,
+    unreadable,
+)
 from pointcode_local.runner import Decision
 from pointcode_local.tools.base import Tool
 from pointcode_local.tools.read import ReadTool
@@ -94,11 +105,13 @@ class RulePolicy:
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
         """May this call run now?"""
         mode: Mode = self.mode
-        match decide(mode, self._rules, tool, arguments, self.workspace):
+        places = places_of(tool, arguments, self.workspace)
+        paths = frozenset(place.path for place in places)
+        match decide(mode, self._rules, tool, arguments, self.workspace, places):
             case Allow():
-                return Decision("allow", agreed=self._is_agreed(tool, arguments))
+                return Decision("allow", agreed=self._is_agreed(tool, arguments), paths=paths)
             case Ask(reason, rule, secret):
-                return Decision("ask", reason, rule, secret=secret)
+                return Decision("ask", reason, rule, secret=secret, paths=paths)
             case Deny(reason):
                 return Decision("deny", reason)
 

@@ -43,13 +43,15 @@ STOP_TIMEOUT_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Decision:
     """May a call run? `rule` is what "always" would store, "" when it cannot be stored. `agreed`: a rule of the
-    person allows it; it would not be allowed without. `secret`: the reason names files that may hold secrets."""
+    person allows it; it would not be allowed without. `secret`: the reason names files that may hold secrets.
+    `paths`: where the call's paths lead, links resolved; None: not known."""
 
     verdict: Literal["allow", "ask", "deny"]
     reason: str = ""
     rule: str = ""
     agreed: bool = False
     secret: bool = False
+    paths: frozenset[Path] | None = field(default=None, compare=False)
 
 
 class Policy(Protocol):
@@ -184,16 +186,16 @@ class CallRunner:
             return self._finish(call, ToolResult(text, is_error=True), denied=reason)
         if self._box.hooks and (objection := await self._box.hooks.before(tool.name, arguments)):
             return self._finish(call, ToolResult(f"Not run: {objection}", is_error=True))
-        if not self._still_stands(call, tool, arguments):
+        judged = self._box.policy.decide(tool, arguments)
+        if not self._still_stands(call, judged):
             text = (
                 "Not run: what it works on changed after it was agreed to (a link or the mode). Look, and call again."
             )
             return self._finish(call, ToolResult(text, is_error=True))
-        return self._finish(call, await self._execute(call, tool, arguments))
+        return self._finish(call, await self._execute(call, tool, arguments, judged.paths))
 
-    def _still_stands(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> bool:
+    def _still_stands(self, call: ToolCall, now: Decision) -> bool:
         """Is what was decided still so after the person or a hook took their time? Links may have been swapped."""
-        now = self._box.policy.decide(tool, arguments)
         asked = self._asked.get(call.id)
         return now.verdict == "allow" or (now.verdict == "ask" and asked is not None and now.reason == asked.reason)
 
@@ -249,7 +251,7 @@ class CallRunner:
             log.exception("preview of %s failed", tool.name)
             return ()
 
-    def _context(self, call: ToolCall) -> ToolContext:
+    def _context(self, call: ToolCall, judged: frozenset[Path] | None = None) -> ToolContext:
         async def ask(question: str, options: tuple[str, ...]) -> str:
             return await self._question(call, question, options)
 
@@ -261,6 +263,7 @@ class CallRunner:
             on_todo=lambda items: self._do.emit(TodoChanged(items)),
             sandbox=self._box.sandbox(call.id in self._agreed),
             reveal=call.id in self._asked and self._asked[call.id].secret,
+            judged=judged,
         )
 
     async def _question(self, call: ToolCall, question: str, options: tuple[str, ...]) -> str:
@@ -280,7 +283,9 @@ class CallRunner:
             parts[:] = ["".join(parts)[-MAX_PARTIAL_CHARS:]]
         self._do.emit(ToolProgress(call_id, text))
 
-    async def _execute(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    async def _execute(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], judged: frozenset[Path] | None
+    ) -> ToolResult:
         self._do.emit(ToolStarted(call.id, tool.name, arguments, tool.title(arguments)))
         touched = self._touched(tool, arguments)
         try:
@@ -289,7 +294,7 @@ class CallRunner:
             reason = error.strerror or str(error)
             return ToolResult(f"Error: {tool.name} was not run, it could not be undone: {reason}", is_error=True)
         try:
-            result = await tool.run(self._context(call), arguments)
+            result = await tool.run(self._context(call, judged), arguments)
             return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
         except Exception as error:  # noqa: BLE001 - the tool runner: a bug in a tool is a result, not the end of the turn
             log.exception("tool %s failed", tool.name)

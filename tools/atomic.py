@@ -2,21 +2,23 @@
 
 A new file is written beside the old one, synced and renamed over it, so a reader sees the old or the new bytes and a
 crash leaves one of them. Mode, owner and extended attributes are kept; a symlink stays and its target is changed. A
-hard link is broken: the other names keep the old bytes (a package store linked into a project is not damaged).
+hard link is broken: the other names keep the old bytes (a package store linked into a project is not damaged). No link
+is followed: one that came to be since the path was resolved ends the change with an error (see folders.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from .base import FileChange, ToolError
+from .folders import Folder, open_folder
 from .regular import MAX_CHANGED_BYTES
 
 
@@ -47,31 +49,42 @@ class DiskFiles:
 @dataclass(slots=True)
 class _Staged:
     change: FileChange
-    temporary: Path | None = None
+    folder: Folder
+    temporary: str = ""  # a name in the folder
+    link: str = ""  # where the link leads that is to be removed
     done: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.change.path.name
 
 
 def apply_changes(changes: Iterable[FileChange]) -> None:
     """Make all changes or none; raises ToolError or OSError with every file as it was.
 
-    Paths are absolute with links resolved. `before` must be the present bytes (checked again here).
+    Paths are absolute with links resolved; only the last name of one that goes may be a link. `before` must be the
+    present bytes (checked again here).
     """
-    staged = [_Staged(change) for change in changes]
+    staged: list[_Staged] = []
     made: list[Path] = []
     try:
-        for item in staged:
-            _stage(item, made)
+        for change in changes:
+            _stage(change, staged, made)
         for item in staged:
             _commit(item)
     except BaseException:
         _roll_back(staged, made)
         raise
+    finally:
+        for item in staged:
+            item.folder.close()
 
 
 def read_bytes_or_none(path: Path) -> bytes | None:
-    """The file's bytes; None when there is no such file."""
+    """The file's bytes; None when there is no such file. The path's links are resolved."""
     try:
-        return path.read_bytes()
+        with open_folder(path.parent) as folder:
+            return folder.read(path.name)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -92,57 +105,63 @@ def require_writable(path: Path) -> None:
         raise ToolError(f"{path} is read-only (mode {stat.S_IMODE(info.st_mode):04o}); it was not changed")
 
 
-def _stage(item: _Staged, made: list[Path]) -> None:
-    path = item.change.path
+def _stage(change: FileChange, staged: list[_Staged], made: list[Path]) -> None:
+    path = change.path
     require_writable(path)
-    if read_bytes_or_none(path) != item.change.before:
+    folder = open_folder(path.parent, None if change.after is None else made.append)
+    item = _Staged(change, folder)
+    staged.append(item)
+    if change.after is None and folder.is_link(path.name):
+        item.link = os.readlink(path.name, dir_fd=folder.descriptor)
+        present = path.read_bytes()
+    else:
+        present = folder.read(path.name)
+    if present != change.before:
         raise ToolError(f"{path} was changed by someone else meanwhile; read it again")
-    if item.change.after is None:
-        return
-    _make_parents(path.parent, made)
-    item.temporary = _write_beside(path, item.change.after, item.change.like)
+    if change.after is not None:
+        item.temporary = _write_beside(folder, path.name, change.after, change.like)
 
 
-def _make_parents(folder: Path, made: list[Path]) -> None:
-    missing: list[Path] = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir()
-        made.append(each)
-
-
-def _write_beside(path: Path, data: bytes, like: Path | None = None) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix=".pointcode-", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
+def _write_beside(folder: Folder, name: str, data: bytes, like: Path | None = None) -> str:
+    """A new file with the metadata of `name` (or of `like`) in the same folder; its name."""
+    temporary = f".pointcode-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=folder.descriptor)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            _copy_metadata(like or path, file.fileno())
+            _copy_metadata(folder, name, like, file.fileno())
             os.fsync(file.fileno())
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _remove(folder, temporary)
         raise
     return temporary
 
 
-def _copy_metadata(path: Path, descriptor: int) -> None:
+def _copy_metadata(folder: Folder, name: str, like: Path | None, target: int) -> None:
     try:
-        info = path.stat()
+        if like is not None:
+            with open_folder(like.parent) as source:
+                model = source.open_file(like.name)
+        else:
+            model = folder.open_file(name)
     except OSError:
-        os.fchmod(descriptor, 0o666 & ~_umask())
+        os.fchmod(target, 0o666 & ~_umask())
         return
-    if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
+    try:
+        info = os.fstat(model)
+        if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
+            with contextlib.suppress(OSError):
+                os.fchown(target, info.st_uid, info.st_gid)
+        os.fchmod(target, stat.S_IMODE(info.st_mode))
+        if not hasattr(os, "listxattr"):
+            return
         with contextlib.suppress(OSError):
-            os.fchown(descriptor, info.st_uid, info.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(info.st_mode))
-    if not hasattr(os, "listxattr"):
-        return
-    with contextlib.suppress(OSError):
-        for attribute in os.listxattr(path):
-            os.setxattr(descriptor, attribute, os.getxattr(path, attribute))
+            for attribute in os.listxattr(model):
+                os.setxattr(target, attribute, os.getxattr(model, attribute))
+    finally:
+        os.close(model)
 
 
 def _umask() -> int:
@@ -152,38 +171,40 @@ def _umask() -> int:
 
 
 def _commit(item: _Staged) -> None:
-    path = item.change.path
-    if item.temporary is not None:
-        item.temporary.replace(path)
-        item.temporary = None
+    if item.temporary:
+        _replace(item.folder, item.temporary, item.name)
+        item.temporary = ""
     elif item.change.before is not None:
-        path.unlink()
+        os.unlink(item.name, dir_fd=item.folder.descriptor)
     item.done = True
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        item.folder.sync()
+
+
+def _replace(folder: Folder, old: str, new: str) -> None:
+    os.replace(old, new, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
+
+
+def _remove(folder: Folder, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder.descriptor)
 
 
 def _roll_back(staged: list[_Staged], made: list[Path]) -> None:
     for item in staged:
-        if item.temporary is not None:
-            item.temporary.unlink(missing_ok=True)
+        if item.temporary:
+            _remove(item.folder, item.temporary)
         if item.done:
-            _restore(item.change)
-    for folder in reversed(made):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+            _restore(item)
+    for path in reversed(made):
+        with contextlib.suppress(OSError), open_folder(path.parent) as folder:
+            os.rmdir(path.name, dir_fd=folder.descriptor)
 
 
-def _restore(change: FileChange) -> None:
-    if change.before is None:
-        change.path.unlink(missing_ok=True)
+def _restore(item: _Staged) -> None:
+    if item.change.before is None:
+        _remove(item.folder, item.name)
+    elif item.link:
+        os.symlink(item.link, item.name, dir_fd=item.folder.descriptor)
     else:
-        _write_beside(change.path, change.before).replace(change.path)
+        _replace(item.folder, _write_beside(item.folder, item.name, item.change.before), item.name)

@@ -49,6 +49,7 @@ class ToolContext:
     answer; None when nobody can be asked (scripted runs). `on_todo` gets the whole plan as (text, status) pairs.
     `sandbox` is the tools.sandbox.SandboxPolicy that commands run under; None: no sandbox. `reveal`: the person
     was asked about this very call, in words that name the guarded files, and agreed: its output is not blanked.
+    `judged`: where the call's paths led, links resolved, when it was judged; None: not known.
     """
 
     workspace: Any  # tools.workspace.Workspace
@@ -58,6 +59,14 @@ class ToolContext:
     on_todo: Callable[[tuple[tuple[str, str], ...]], None] = field(default=lambda items: None)
     sandbox: Any = None  # tools.sandbox.SandboxPolicy | None
     reveal: bool = False
+    judged: frozenset[Path] | None = None
+
+    def place(self, path: str) -> Any:
+        """Where a path of the call leads (tools.workspace.Place); raises ToolError when that was not judged."""
+        place = self.workspace.resolve(path)
+        if self.judged is not None and place.path not in self.judged:
+            raise ToolError(f"{path} leads elsewhere now than when the call was judged ({place.path}); call again")
+        return place
 
 
 class Tool(Protocol):

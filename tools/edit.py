@@ -75,7 +75,7 @@ class EditTool(BaseTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
-        place = workspace.resolve(arguments["path"])
+        place = context.place(arguments["path"])
         edits = _parse(arguments)
         async with workspace.locked(place.path):
             change, edited = _change(workspace, place, edits)

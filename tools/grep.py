@@ -65,7 +65,7 @@ class GrepTool(BaseTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
-        place = workspace.resolve(arguments.get("path", "."))
+        place = context.place(arguments.get("path", "."))
         query = _query(arguments)
         targets = await asyncio.to_thread(_targets, workspace, place, arguments.get("glob"))
         hits, problems = await search_files(query, [path for path, _ in targets.files])

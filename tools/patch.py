@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .atomic import read_bytes_or_none, require_writable
+from .atomic import require_writable
 from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
 from .edit import describe_faults, nearest
 from .filetext import FileText, decode, require_unicode
 from .matching import Match, find_lines
 from .placeholders import placeholder_in
-from .workspace import Workspace
+from .workspace import Place, Workspace
 
 _HEADER = re.compile(r"\*\*\* (Add|Update|Delete) File:\s*(.+?)\s*")
 _MOVE = re.compile(r"\*\*\* Move to:\s*(.+?)\s*")
@@ -77,15 +78,17 @@ class PatchTool(BaseTool):
     def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
         """The changes as they would be made now."""
         with suppress(ToolError, OSError):
-            return _plan(context.workspace, parse_patch(arguments["patch"]))
+            workspace: Workspace = context.workspace
+            operations = parse_patch(arguments["patch"])
+            return _plan(workspace, operations, {p: workspace.resolve(p) for p in self.paths(arguments)})
         return ()
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
         operations = parse_patch(arguments["patch"])
-        touched = [workspace.resolve(path).path for path in self.paths(arguments)]
-        async with workspace.locked(*touched):
-            changes = _plan(workspace, operations)
+        places: dict[str, Place] = {path: context.place(path) for path in self.paths(arguments)}
+        async with workspace.locked(*(place.path for place in places.values())):
+            changes = _plan(workspace, operations, places)
             workspace.commit(changes)
         lines = [_line(workspace, change) for change in changes]
         return ToolResult("\n".join(lines) + "".join(map(describe_faults, changes)), changes=changes)
@@ -192,41 +195,52 @@ def _hunk(path: str, anchor: str, body: list[str]) -> Hunk:
 
 
 # ------------------------------------------------------------------------------------------------- planning
-def _plan(workspace: Workspace, operations: tuple[Operation, ...]) -> tuple[FileChange, ...]:
+def _plan(
+    workspace: Workspace, operations: tuple[Operation, ...], places: Mapping[str, Place]
+) -> tuple[FileChange, ...]:
     """All changes, worked out against the files as they are; raises ToolError before anything is changed."""
     changes: dict[Path, FileChange] = {}
     for operation in operations:
-        for change in _changes(workspace, operation):
+        for change in _changes(workspace, operation, places):
             if change.path in changes:
                 raise ToolError(f"the patch names {workspace.display(change.path)} twice")
             changes[change.path] = change
     return tuple(changes.values())
 
 
-def _changes(workspace: Workspace, operation: Operation) -> Iterator[FileChange]:
-    place = workspace.resolve(operation.path)
+def _changes(workspace: Workspace, operation: Operation, places: Mapping[str, Place]) -> Iterator[FileChange]:
+    place = places[operation.path]
     if operation.kind == "add":
-        yield _creation(workspace, operation.path, _text(operation.lines).encode("utf-8"))
+        yield _creation(place, _text(operation.lines).encode("utf-8"))
         return
     before = workspace.read_file(place)
     require_writable(place.path)
     if operation.kind == "delete":
-        yield FileChange(place.lexical if place.lexical.is_symlink() else place.path, before, None)
+        yield FileChange(_link(workspace, place) or place.path, before, None)
         return
     after = _updated(operation, decode(before)) if operation.hunks else before
-    if operation.move_to is None or workspace.resolve(operation.move_to).path == place.path:
+    if operation.move_to is None or places[operation.move_to].path == place.path:
         yield FileChange(place.path, before, after)
         return
-    yield _creation(workspace, operation.move_to, after, like=place.path)
+    yield _creation(places[operation.move_to], after, like=place.path)
     yield FileChange(place.path, before, None)
 
 
-def _creation(workspace: Workspace, path: str, data: bytes, like: Path | None = None) -> FileChange:
-    place = workspace.resolve(path)
-    if path.endswith("/") or place.path.is_dir():
-        raise ToolError(f"{path} is a folder; give a file name")
-    if place.path.exists() or read_bytes_or_none(place.path) is not None:
-        raise ToolError(f"{path} exists already; update it instead")
+def _link(workspace: Workspace, place: Place) -> Path | None:
+    """Where the link itself is that a path names; None when it names no link."""
+    if not place.lexical.is_symlink():
+        return None
+    link = Path(os.path.realpath(place.lexical.parent), place.lexical.name)
+    if link != place.lexical and not workspace.contains(link):
+        raise ToolError(f"{place.text} is a link behind another one that leads outside; it was not deleted")
+    return link
+
+
+def _creation(place: Place, data: bytes, like: Path | None = None) -> FileChange:
+    if place.text.endswith("/") or place.path.is_dir():
+        raise ToolError(f"{place.text} is a folder; give a file name")
+    if place.path.exists():
+        raise ToolError(f"{place.text} exists already; update it instead")
     return FileChange(place.path, None, data, like)
 
 

@@ -37,7 +37,7 @@ class ReadTool(BaseTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
-        place = workspace.resolve(arguments["path"])
+        place = context.place(arguments["path"])
         data = workspace.read_file(place)
         file = decode(data)
         if not file.text:

@@ -241,7 +241,7 @@ class OutlineTool(BaseTool):
     parameters = object_schema({"path": {"type": "string"}}, ("path",))
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
-        place = context.workspace.resolve(arguments["path"])
+        place = context.place(arguments["path"])
         _, file, found = await asyncio.to_thread(_opened, context.workspace, place)
         if not found:
             return ToolResult(f"{place.text} has no symbols ({file.n_lines} lines).")
@@ -275,21 +275,21 @@ class ReplaceSymbolTool(BaseTool):
     def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
         """The change as it would be made now."""
         with suppress(ToolError, OSError):
-            return (_replacement(context.workspace, arguments)[0],)
+            place = context.workspace.resolve(arguments["path"])
+            return (_replacement(context.workspace, place, arguments)[0],)
         return ()
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
-        place = workspace.resolve(arguments["path"])
+        place = context.place(arguments["path"])
         async with workspace.locked(place.path):
-            change, symbol = _replacement(workspace, arguments)
+            change, symbol = _replacement(workspace, place, arguments)
             workspace.commit((change,))
         text = f"Replaced {symbol.kind} {symbol.name} in {place.name} (was lines {_lines(symbol)})."
         return ToolResult(text + describe_faults(change), changes=(change,))
 
 
-def _replacement(workspace: Workspace, arguments: Mapping[str, Any]) -> tuple[FileChange, Symbol]:
-    place = workspace.resolve(arguments["path"])
+def _replacement(workspace: Workspace, place: Place, arguments: Mapping[str, Any]) -> tuple[FileChange, Symbol]:
     data, file, found = _opened(workspace, place)
     require_writable(place.path)
     require_unicode(arguments["content"])

@@ -34,7 +34,7 @@ class WriteTool(BaseTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
-        place = workspace.resolve(arguments["path"])
+        place = context.place(arguments["path"])
         async with workspace.locked(place.path):
             change = _change(workspace, place, arguments["content"])
             workspace.commit((change,))

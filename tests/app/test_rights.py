@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pointcode_local.config import Settings
 from pointcode_local.events import AgentEvent, Answer, PermissionAsked, ToolFinished
+from pointcode_local.policy import RulePolicy
+from pointcode_local.runner import Decision
+from pointcode_local.tools.base import Tool
 from pointcode_local.tools.mcp_server import McpServer
 from tests.app.agents import of_type
 from tests.app.test_host import Play, ignore, turn, write
-from tests.fakes import ScriptedModel, call, calls, say
+from tests.fakes import ScriptedModel, Step, call, calls, say
 
 
 def test_text_in_files_and_results_never_changes_rights(tmp_path: Path):
@@ -93,3 +97,51 @@ def test_a_folder_swapped_for_a_link_while_the_person_is_asked_is_not_written_th
     is_kept = answer == "nothing changes"
     assert result.is_error != is_kept and (play.cwd / "d/f.txt").exists() == is_kept
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        write("d/new.txt", "x"),
+        call("edit", path="d/f.txt", edits=[{"old": "same", "new": "other"}]),
+        call("replace_symbol", path="d/f.py", symbol="f", content="def f(): return 2"),
+        call("patch", patch="*** Begin Patch\n*** Delete File: d/f.txt\n*** End Patch"),
+        call("patch", patch="*** Begin Patch\n*** Update File: g.txt\n*** Move to: d/g.txt\n*** End Patch"),
+        call("read", path="d/f.txt"),
+        call("outline", path="d/f.py"),
+        call("grep", pattern="same", path="d"),
+    ],
+)
+def test_a_folder_swapped_for_a_link_after_the_last_judgement_is_not_followed(
+    tmp_path: Path, step: Step, monkeypatch: pytest.MonkeyPatch
+):
+    play = Play(tmp_path, ScriptedModel(step, say("ok")), settings=Settings(permission_mode="accept-edits"))
+    outside = tmp_path / "outside"
+    for folder in (outside, play.cwd / "d"):
+        folder.mkdir()
+        (folder / "f.txt").write_text("same\n")
+        (folder / "f.py").write_text("def f(): return 1\n")
+    (play.cwd / "g.txt").write_text("g\n")
+    decide, n_judged = RulePolicy.decide, 0
+
+    def swapping(self: RulePolicy, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
+        nonlocal n_judged
+        decision = decide(self, tool, arguments)
+        n_judged += 1
+        if n_judged == 2:  # the next thing that happens is the call itself
+            (play.cwd / "d").rename(play.cwd / "e")
+            (play.cwd / "d").symlink_to(outside)
+        return decision
+
+    async def run() -> Sequence[AgentEvent]:
+        host = play.host()
+        agent = await host.open(ignore)
+        monkeypatch.setattr(RulePolicy, "decide", swapping)
+        events = await turn(agent)
+        await host.close()
+        return events
+
+    (result,) = of_type(asyncio.run(run()), ToolFinished)
+    assert result.is_error and "leads elsewhere now" in result.text
+    assert {p.name: p.read_text() for p in outside.iterdir()} == {"f.txt": "same\n", "f.py": "def f(): return 1\n"}
+    assert (play.cwd / "g.txt").exists()
