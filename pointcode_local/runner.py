@@ -30,7 +30,7 @@ from pointcode_local.events import (
     ToolStarted,
 )
 from pointcode_local.tools.arguments import find_tool, usage, validate
-from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolResult
+from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
@@ -180,7 +180,10 @@ class CallRunner:
         self._arguments[call.id] = arguments
         if before:
             await asyncio.wait(before)
-        reason = await self._refusal(call, tool, arguments)
+        try:
+            reason = await self._refusal(call, tool, arguments)
+        except ToolError as error:  # it would fail whatever the person says: nobody is asked
+            return self._finish(call, ToolResult(str(error), is_error=True))
         if reason:
             text = f"Denied: {reason}. Do not try to get around this; go on without it, or say what you need."
             return self._finish(call, ToolResult(text, is_error=True), denied=reason)
@@ -208,7 +211,8 @@ class CallRunner:
         return self._finish(call, ToolResult(f"Error: {problem}", is_error=True))
 
     async def _refusal(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> str:
-        """Why the call must not run; "" when it may. Asks the person, one question at a time."""
+        """Why the call must not run; "" when it may. Asks the person, one question at a time. Raises ToolError when
+        the question can be spared: the call would only fail."""
         async with self._asking:
             decision = self._box.policy.decide(tool, arguments)
             if decision.verdict == "deny":
@@ -247,6 +251,10 @@ class CallRunner:
     def _preview(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[FileChange, ...]:
         try:
             return tool.preview(self._context(call), arguments)
+        except ToolError:
+            if all(map(self._box.policy.may_read, self._touched(tool, arguments))):  # else the reason is not to be told
+                raise
+            return ()
         except Exception:  # noqa: BLE001 - part of the tool runner: a preview that fails must not fail the call
             log.exception("preview of %s failed", tool.name)
             return ()

@@ -93,7 +93,8 @@ class Tool(Protocol):
         ...
 
     def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
-        """What the call would change, for the permission dialog; () when unknown or nothing."""
+        """What the call would change, for the permission dialog; () when unknown or nothing. Raises ToolError when
+        the call would fail with it."""
         ...
 
     async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:

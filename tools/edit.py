@@ -70,7 +70,7 @@ class EditTool(BaseTool):
         try:
             place = context.workspace.resolve(arguments["path"])
             return (_change(context.workspace, place, _parse(arguments))[0],)
-        except (ToolError, OSError):
+        except OSError:
             return ()
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:

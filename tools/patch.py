@@ -77,7 +77,7 @@ class PatchTool(BaseTool):
 
     def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
         """The changes as they would be made now."""
-        with suppress(ToolError, OSError):
+        with suppress(OSError):
             workspace: Workspace = context.workspace
             operations = parse_patch(arguments["patch"])
             return _plan(workspace, operations, {p: workspace.resolve(p) for p in self.paths(arguments)})

@@ -274,7 +274,7 @@ class ReplaceSymbolTool(BaseTool):
 
     def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
         """The change as it would be made now."""
-        with suppress(ToolError, OSError):
+        with suppress(OSError):
             place = context.workspace.resolve(arguments["path"])
             return (_replacement(context.workspace, place, arguments)[0],)
         return ()

@@ -29,7 +29,7 @@ class WriteTool(BaseTool):
         """The change as it would be made now."""
         try:
             return (_change(context.workspace, context.workspace.resolve(arguments["path"]), arguments["content"]),)
-        except (ToolError, OSError):
+        except OSError:
             return ()
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pointcode_local.events import (
     ToolFinished,
     ToolStarted,
 )
-from pointcode_local.tools.base import ToolContext, ToolResult
+from pointcode_local.tools.base import FileChange, ToolContext, ToolError, ToolResult
 from tests.app.agents import Bench, end_of, of_type
 from tests.fakes import FakePolicy, FakeTool, ScriptedModel, call, say
 
@@ -107,3 +108,30 @@ def test_a_new_mode_holds_from_the_next_call_and_the_model_is_told(tmp_path: Pat
     assert "plan" in bench.last_messages[-1].content
     assert of_type(bench.store.read(bench.log.id), ModeChanged) == [ModeChanged("plan")]
     assert end_of(events).outcome == "done"
+
+
+class Hopeless(FakeTool):
+    """Its preview finds that the call cannot succeed."""
+
+    def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
+        raise ToolError("`old` was not found in the file")
+
+
+@pytest.mark.parametrize(("path", "asked"), [("a.py", 0), ("secret.txt", 1)])
+def test_nobody_is_asked_about_a_call_that_can_only_fail_unless_the_reason_would_tell_a_secret(
+    tmp_path: Path, path: str, asked: int
+):
+    parameters = {"type": "object", "properties": {"path": {"type": "string"}}}
+    tool = Hopeless("edit", access="write", parameters=parameters)
+    model = ScriptedModel(call("edit", path=path), say("ok"))
+    bench = Bench(tmp_path, model, [tool], policy=FakePolicy(edit="ask"), interactive=True)
+
+    def on_event(event: AgentEvent) -> None:
+        if isinstance(event, PermissionAsked):
+            bench.agent.send(Answer(event.call_id, "deny"))
+
+    events = bench.play(on_event=on_event)
+    assert len(of_type(events, PermissionAsked)) == asked
+    (result,) = of_type(events, ToolFinished)
+    assert result.is_error and ("not found" in result.text) == (not asked)
+    assert bool(result.denied) == bool(asked)
