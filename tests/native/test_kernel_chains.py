@@ -18,13 +18,8 @@ from tests.engine.tiny_models import make_tiny
 
 from .host_kernel import HostKernel, build, compiler
 from .kernel import Row
-from .test_megakernel import (  # pyright: ignore[reportUnusedImport]
-    WINDOW,
-    prompt_of,
-    release,
-    started,
-    weights,  # noqa: F401
-)
+from .test_megakernel import WINDOW, prompt_of, release, started
+from .test_megakernel import weights as weights
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="the kernel is compiled for the host, and there is no C++ compiler"),
