@@ -26,7 +26,11 @@
 namespace pointcode::mk {
 
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
-constexpr int kDescSlots = 16;
+#ifdef MK_RING
+constexpr int kDescSlots = 10, kSmemAlign = 128;
+#else
+constexpr int kDescSlots = 16, kSmemAlign = 1024;
+#endif
 constexpr int kItemSlots = 8;
 
 constexpr int32_t kNoItem = -1;
@@ -75,9 +79,9 @@ struct Fixed {  // everything in shared memory but the ring
 template <int NB>
 struct Smem {
   static constexpr int kStages =
-      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
+      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - kSmemAlign) / (kStageBytes + 20);
   static_assert(kStages >= 8);
-  alignas(1024) uint8_t ring[kStages][kStageBytes];
+  alignas(kSmemAlign) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
   uint32_t number[kStages];  // of the stage that is or was last brought here, from 1

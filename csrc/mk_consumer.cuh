@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mk_attention.cuh"
+#include "mk_route.cuh"
 
 namespace pointcode::mk {
 
@@ -32,16 +33,20 @@ struct Consumer : ConsumerAttention<NB> {
           d.flags & kFlagFusedTopK || (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
       if (routes && routed != d.layer) {
         routed = d.layer, Core::routed_layers++;
-        if (w < p.n_rows) choose<NB>(p, ordinal, d.layer, w);
-        __syncwarp();
-        if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);
+        if constexpr (!kChoosesAlone<NB>) {
+          if (w < p.n_rows) choose<NB, 1>(p, ordinal, d.layer, w);
+          __syncwarp();
+          if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);
+        }
       }
       if (op == Opcode::kAttnDecode)
         this->attention(d);
       else if (d.flags & kFlagFusedNorm)
         this->normed_gemm(d);
+      else if (op == Opcode::kMoeDownDrain)
+        this->template fetched_gemm<true>(d, p.layers[d.layer]);
       else if (op != Opcode::kAttnCombine)
-        this->fetched_gemm(d, p.layers[d.layer]);
+        this->template fetched_gemm<false>(d, p.layers[d.layer]);
       stamp(p,
             op == Opcode::kAttnDecode          ? 3
             : op == Opcode::kQkvProj           ? 2

@@ -244,7 +244,7 @@ struct CountedConsumer : ConsumerAttention<NB> {
         break;
       case Opcode::kOProj:
       case Opcode::kFfnDown:
-        this->fetched_gemm(d, p.layers[d.layer]);
+        this->template fetched_gemm<false>(d, p.layers[d.layer]);
         break;
       default:
         if (normed_layer != d.layer)

@@ -111,19 +111,18 @@ struct ConsumerGemm : ConsumerCore<NB> {
   // GEMMs of what other SMs made: attention output, dense hidden units, experts' hidden units (down). Whose turn a stage is
   // depends on the matrix alone. That warp fetches the activations, straight from where they were made and as operands of
   // its products: no copy in shared memory, and no warp waits for another. Each stage's sum stands alone (see `fold`).
+  template <bool kExperts>
   __device__ __forceinline__ void fetched_gemm(const TaskDescriptor& d, const Layer& layer) {
-    const Opcode op = static_cast<Opcode>(d.opcode);
-    const bool experts = op == Opcode::kMoeDownDrain, o = op == Opcode::kOProj;
+    const bool o = d.opcode == static_cast<int>(Opcode::kOProj);
     const int k = o ? p.n_heads * p.head_dim : layer.intermediate;
     const PackPlan plan = PackPlan::of(k);
     const uint32_t tag = tag_of(p, d.layer);
-    const Route& route = f().route[d.layer & 1];
-    if (experts) mbar_wait(p, &f().route_full, (routed_layers - 1) & 1, ordinal, WaitKind::kRoute);
+    if (kExperts) mbar_wait(p, &f().route_full, (routed_layers - 1) & 1, ordinal, WaitKind::kRoute);
 #pragma unroll 1
     for (int i = 0; i < d.tile_count; i++) {
       float sum[4] = {};
-      if (experts)
-        expert_tile(route, plan, k, tag, sum);
+      if constexpr (kExperts)
+        expert_tile(f().route[d.layer & 1], plan, k, tag, sum);
       else
         plain_tile(o ? p.attn : p.ffn, plan, k, tag, sum);
       give(sum, w, 1, kNoItem);

@@ -6,6 +6,11 @@
 
 namespace pointcode::mk {
 
+#ifndef MK_CLAIMS
+#define MK_CLAIMS 1
+#endif
+constexpr int kClaimsAhead = MK_CLAIMS;
+
 template <int NB>
 struct Producer {
   const Params& p;
@@ -63,20 +68,28 @@ struct Producer {
     const int lane = threadIdx.x & 31;
     set_limit(bytes);
     const PageRange ranges = page_range<NB>(p, min(lane, p.n_rows - 1), sliding, d.split);
+    const auto look_up = [&](int row, int page, int end) {
+      return page < end ? page_table(p, sliding, row)[page] : 0;
+    };
+    // The first pages of every row at once: a look-up in time would be waited for, row after row. Lane l: row l / kFirst.
+    constexpr int kFirst = 32 / NB;
+    const int row_here = min(lane / kFirst, p.n_rows - 1);
+    const int first = look_up(row_here, __shfl_sync(~0u, ranges.begin, row_here) + lane % kFirst,
+                              __shfl_sync(~0u, ranges.end, row_here));
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
-      const PageRange range = {__shfl_sync(~0u, ranges.begin, r), __shfl_sync(~0u, ranges.end, r),
-                               0, 0};
-      const int32_t* table = page_table(p, sliding, r);
-      int mine = 0;
+      const int begin = __shfl_sync(~0u, ranges.begin, r), end = __shfl_sync(~0u, ranges.end, r);
+      int mine = 0,
+          later = look_up(r, begin + kFirst + lane, end);  // 32 pages after the first ones
 #pragma unroll 1
-      for (int half = range.begin * 2; half < range.end * 2; half++) {  // K and V of each page
-        const int at_lane = ((half >> 1) - range.begin) & 31;
-        if ((half & 1) == 0 && at_lane == 0 && (half >> 1) + lane < range.end)
-          mine = table[(half >> 1) + lane];
-        const int physical = __shfl_sync(~0u, mine, at_lane);
+      for (int i = 0; i < end - begin; i++) {
+        if (i >= kFirst && (i - kFirst) % 32 == 0)
+          mine = later, later = look_up(r, begin + i + 32 + lane, end);
+        const int physical = i < kFirst ? __shfl_sync(~0u, first, r * kFirst + i)
+                                        : __shfl_sync(~0u, mine, (i - kFirst) % 32);
         const size_t offset = (static_cast<size_t>(physical) * p.n_kv_heads + d.tile_begin) * bytes;
-        stage((half & 1 ? layer.v : layer.k) + offset, bytes);
+        stage(layer.k + offset, bytes);
+        stage(layer.v + offset, bytes);
       }
     }
   }
@@ -131,8 +144,8 @@ struct Producer {
     }
   }
 
-  // Gate/up tiles of the union: the task's slice, then one claim after the other; the next claim is under way while a
-  // tile is streamed.
+  // Gate/up tiles of the union: the task's slice, then one claim after the other; the next kClaimsAhead claims are under
+  // way while a tile is streamed.
   __device__ __forceinline__ void upgate(const TaskDescriptor& d, const Layer& layer,
                                          const Route& route) {
     const PackPlan plan = PackPlan::of(p.hidden);
@@ -141,15 +154,19 @@ struct Producer {
     uint32_t* queue = p.queues + (p.step & 1) * p.n_queues + d.queue;
     const bool claims = d.queue >= 0, leader = (threadIdx.x & 31) == 0;
     const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
-    int item = items.first, claimed = 0;
+    int item = items.first, claimed[kClaimsAhead] = {};
     set_limit(bytes);
-    if (claims && leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
+#pragma unroll
+    for (int& next : claimed)
+      if (claims && leader) next = static_cast<int>(atomicAdd(queue, 1u));
 #pragma unroll 1
     while (true) {
       if (item >= items.last) {
-        item = claims ? items.claim + __shfl_sync(~0u, claimed, 0) : items.items;
+        item = claims ? items.claim + __shfl_sync(~0u, claimed[0], 0) : items.items;
         if (item >= items.items) break;
-        if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
+#pragma unroll
+        for (int i = 1; i < kClaimsAhead; i++) claimed[i - 1] = claimed[i];
+        if (leader) claimed[kClaimsAhead - 1] = static_cast<int>(atomicAdd(queue, 1u));
       }
       push_item(item);
       const uint8_t* src =

@@ -131,17 +131,22 @@ struct Storer {
     }
   }
 
-  // One output of one batch row; `live` is false in lanes that hold none. Adds to the residual that this SM owns, in fp32;
-  // the down projection hands the sum to the next layer's norm, in bf16.
-  __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile, int row, bool live,
-                                            float x) {
-    float sum = 0.f;
-    if (live) sum = smem<NB>().f.owned[tile - owned_begin()][row][out_row()] += x;
-    if (d.opcode == static_cast<int>(Opcode::kOProj)) return;
-    const float next = __shfl_down_sync(~0u, sum, 1);
-    if (live && (lane() & 1) == 0)
-      put(p.residual, operand_at((row * p.hidden + tile * 16 + out_row()) >> 1),
-          pack_bf16(sum, next), tag_of(p, d.layer + 1));
+  // Adds to the residual that this SM owns, in fp32; the down projection hands the sum to the next layer's norm, in bf16.
+  __device__ __forceinline__ void add_owned(const TaskDescriptor& d, int tile) {
+    const bool hands_over = d.opcode != static_cast<int>(Opcode::kOProj);
+    const uint32_t tag = tag_of(p, d.layer + 1);
+    float (*owned)[16] = smem<NB>().f.owned[tile - owned_begin()];
+#pragma unroll
+    for (int i = 0; i < kPer; i++) {
+      const int row = first_row() + i;
+      const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
+      float sum = 0.f;
+      if (live) sum = owned[row][out_row()] += v[i];
+      const float next = __shfl_down_sync(~0u, sum, 1);
+      if (hands_over && live && (lane() & 1) == 0)
+        put(p.residual, operand_at((row * p.hidden + tile * 16 + out_row()) >> 1),
+            pack_bf16(sum, next), tag);
+    }
   }
 
   __device__ __forceinline__ int owned_begin() const {
@@ -192,6 +197,10 @@ struct Storer {
         qkv(d, layer, tile);
         continue;
       }
+      if (op == Opcode::kOProj || op == Opcode::kFfnDown || op == Opcode::kMoeDownDrain) {
+        add_owned(d, tile);
+        continue;
+      }
 #pragma unroll 1
       for (int i = 0; i < kPer; i++) {
         const float x = v[0];
@@ -204,13 +213,10 @@ struct Storer {
             if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
               put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
             break;
-          case Opcode::kLmHead:
+          default:  // LM_HEAD
             if (live && tile * 16 + out_row() < p.vocab)
               p.logits[static_cast<size_t>(row) * p.vocab + tile * 16 + out_row()] =
                   x * p.logit_scale;
-            break;
-          default:
-            add_owned(d, tile, row, live, x);
         }
       }
     }

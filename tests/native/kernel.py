@@ -25,7 +25,7 @@ KIND_NAMES = (
     "nothing", "descriptor", "ring full", "ring empty", "reduce full", "reduce empty", "warps", "route", "data",
     "counter", "item", "chosen",
 )  # fmt: skip
-# Buffers whose eight pairs of a k-tile lie in the order of mk_common.cuh's operand_at(): pairs t and t + 4 side by side.
+# Buffers whose eight pairs of a k-tile lie in the order of mk_common.cuh's operand_at(): t and t + 4 side by side.
 OPERANDS = ("attn", "ffn", "normed", "moe_in")  # and the lean order's residual
 OPERAND_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # the pair at each place
 Words = NDArray[np.uint32]
