@@ -188,7 +188,12 @@ def describe(report: DraftReport) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Command line. With --random-weights the GPU benchmark takes over, which has its own options."""
+    given_arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--random-weights" in given_arguments:
+        from .gpu_drafts import main as measure_on_gpu
+
+        return measure_on_gpu(given_arguments)
     parser = argparse.ArgumentParser(prog="bench drafts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--backend", default="auto")
@@ -197,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
+    given = parser.parse_args(given_arguments)
     options = EngineOptions(backend=given.backend, n_threads=given.threads)
     report = measure_drafts(
         given.model, options, n_tokens=given.tokens, temperature=given.temperature, repeats=given.repeats

@@ -56,23 +56,23 @@ class Plan:
 def measure_megakernel(plan: Plan, order: str = ORDER, say: Callable[[str], None] = print) -> list[DecodePoint]:
     """Decode speed of the megakernel at every point; raises BackendError where it cannot run."""
     require_megakernel(plan.config)
-    with _freed():
+    with freed():
         model = random_model(plan.config, DEVICE)
         return _measure_megakernel(model, plan, order, say)
 
 
 def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callable[[str], None]) -> list[DecodePoint]:
-    schedules = megakernel_schedules(plan.config, _n_sms(), order=order, max_rows=max(plan.batches))
+    schedules = megakernel_schedules(plan.config, n_sms(), order=order, max_rows=max(plan.batches))
     results: list[DecodePoint] = []
     for batch, context in plan.points():
-        with _freed():
-            kv, tables = _filled_cache(plan.config, batch, context, plan.n_tokens)
+        with freed():
+            kv, tables = filled_cache(plan.config, batch, context, plan.n_tokens)
             backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
             seconds: list[float] = []
             experts: list[float] = []
             for _ in range(plan.repeats + 1):
                 seconds.append(run_service(backend, _service_rows(tables, context), plan.n_tokens))
-                experts.append(_distinct(backend, plan.config, batch))
+                experts.append(distinct_experts(backend, plan.config, batch))
             measured = sum(experts) / len(experts)
             kernel_ms = backend.time_kernel(_rows(tables, context + plan.n_tokens // 2), KERNEL_LAUNCHES)
             results.append(
@@ -97,12 +97,12 @@ def trace_megakernel(plan: Plan, path: Path, say: Callable[[str], None] = print)
     """Draws one step at the plan's first point; BackendError where the extension does not stamp."""
     require_megakernel(plan.config)
     batch, context = next(plan.points())
-    with _freed():
+    with freed():
         model = random_model(plan.config, DEVICE)
-        kv, tables = _filled_cache(plan.config, batch, context, plan.n_tokens)
-        schedules = megakernel_schedules(plan.config, _n_sms(), max_rows=batch)
+        kv, tables = filled_cache(plan.config, batch, context, plan.n_tokens)
+        schedules = megakernel_schedules(plan.config, n_sms(), max_rows=batch)
         backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
-        stamps = torch.zeros(_n_sms(), GPU_LAYERS, GPU_EVENTS, dtype=torch.int64, device=DEVICE)
+        stamps = torch.zeros(n_sms(), GPU_LAYERS, GPU_EVENTS, dtype=torch.int64, device=DEVICE)
         torch.cuda.synchronize()
         backend.set_trace(stamps.data_ptr(), GPU_LAYERS * GPU_EVENTS)
         backend.run(_rows(tables, context), 4)  # each step overwrites the stamps of the one before
@@ -118,11 +118,11 @@ def measure_baseline(plan: Plan, say: Callable[[str], None] = print) -> list[Dec
     from ..cuda.torch_backend import TorchDecoder
 
     results: list[DecodePoint] = []
-    with _freed():
+    with freed():
         model = random_model(plan.config, DEVICE, packed=False)
         for batch, context in plan.points():
-            with _freed():
-                kv, tables = _filled_cache(plan.config, batch, context, plan.n_tokens)
+            with freed():
+                kv, tables = filled_cache(plan.config, batch, context, plan.n_tokens)
                 decoder = TorchDecoder(model, kv, context + plan.n_tokens + 64, feed=True)
                 for group, rows in enumerate(tables):
                     decoder.tables[group, :batch, : rows.shape[1]] = torch.from_numpy(rows).to(DEVICE)
@@ -176,7 +176,7 @@ def measure_prefill(
 ) -> list[PrefillPoint]:
     """Prompt speed from the packed weights that decoding uses."""
     results: list[PrefillPoint] = []
-    with _freed():
+    with freed():
         prefill = GpuPrefill(random_model(config, DEVICE), FRAGMENT_PAGES)
         n_pages = pages_for(max(lengths)) + 1
         kv = KvCache(kv_geometry(config, 2), n_pages, n_pages, DEVICE)
@@ -211,7 +211,7 @@ def measure_orders(
     """The same model and points under each wave order."""
     require_megakernel(plan.config)
     results: dict[str, list[DecodePoint]] = {}
-    with _freed():
+    with freed():
         model = random_model(plan.config, DEVICE)
         for order in orders:
             results[order] = _measure_megakernel(model, plan, order, say)
@@ -226,19 +226,20 @@ def require_megakernel(config: ModelConfig) -> None:
         raise BackendError(f"the megakernel cannot run: {problem}")
 
 
-def _n_sms() -> int:
+def n_sms() -> int:
+    """Of the card."""
     return torch.cuda.get_device_properties(DEVICE).multi_processor_count
 
 
 @contextmanager
-def _freed() -> Generator[None]:
+def freed() -> Generator[None]:
     """Gives the memory of what was made inside back to the card."""
     yield
     gc.collect()
     torch.cuda.empty_cache()
 
 
-def _filled_cache(
+def filled_cache(
     config: ModelConfig, batch: int, context: int, n_tokens: int
 ) -> tuple[KvCache, tuple[np.ndarray, np.ndarray]]:
     """Pages with random keys and values, and page tables (batch, n) int32 of both groups for `n_tokens` more tokens.
@@ -272,14 +273,15 @@ def _service_rows(tables: tuple[np.ndarray, np.ndarray], context: int) -> list[S
     return [ServiceRow(np.full(context, 7 * r + 3, np.int32), full[r], sliding[r]) for r in range(full.shape[0])]
 
 
-def _distinct(backend: _native.MegakernelBackend, config: ModelConfig, batch: int) -> float:
+def distinct_experts(backend: _native.MegakernelBackend, config: ModelConfig, batch: int) -> float:
     """Distinct experts of the last step's last layer."""
     logits = backend.router_logits()[:batch]
     return float(len(np.unique(np.argsort(-logits, axis=1, kind="stable")[:, : config.top_k])))
 
 
 # ------------------------------------------------------------------ command line
-def _integers(text: str) -> tuple[int, ...]:
+def integers(text: str) -> tuple[int, ...]:
+    """Of an option: 1,2,4."""
     return tuple(int(part) for part in text.split(","))
 
 
@@ -287,11 +289,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of all three benchmarks."""
     parser.add_argument("what", choices=("decode", "prefill", "schedule"))
     parser.add_argument("--random-weights", action="store_true", help="the only source of weights here; for symmetry")
-    parser.add_argument("--batch", type=_integers, default=None, help="e.g. 1,2,4,8")
-    parser.add_argument("--context", type=_integers, default=(8192,), help="tokens of context, or of prompt")
+    parser.add_argument("--batch", type=integers, default=None, help="e.g. 1,2,4,8")
+    parser.add_argument("--context", type=integers, default=(8192,), help="tokens of context, or of prompt")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--chunk", type=_integers, default=(IDLE_CHUNK_TOKENS,), help="prefill: tokens of a chunk")
+    parser.add_argument("--chunk", type=integers, default=(IDLE_CHUNK_TOKENS,), help="prefill: tokens of a chunk")
     parser.add_argument("--orders", default=",".join(ORDER_NAMES), help="schedule: wave orders")
     parser.add_argument("--layers", type=int, default=49, help="fewer layers for a quick look")
     parser.add_argument("--no-baseline", action="store_true")

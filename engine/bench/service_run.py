@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +22,51 @@ class ServiceRow:
     history: NDArray[np.int32]
     full: NDArray[np.int32]
     sliding: NDArray[np.int32]
+    sampling: _native.SamplingConfig = field(default_factory=_native.SamplingConfig)  # greedy
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRun:
+    """What came of a batch: per row its tokens; draft tokens that were tried, and those that were right."""
+
+    tokens: list[list[int]]
+    seconds: float
+    steps: int
+    drafted: int
+    accepted: int
 
 
 def run_service(backend: _native.StepBackend, rows: Sequence[ServiceRow], n_tokens: int) -> float:
-    """Seconds in which the decode service, as the engine uses it, gives every row `n_tokens` tokens, greedily.
+    """Seconds in which the decode service, as the engine uses it, gives every row `n_tokens` tokens, without drafts.
 
     Raises BackendError when a row ends early."""
+    return serve_rows(backend, rows, n_tokens, drafts=False).seconds
+
+
+def serve_rows(backend: _native.StepBackend, rows: Sequence[ServiceRow], n_tokens: int, *, drafts: bool) -> ServiceRun:
+    """The same with all that is known of it. Drafts are looked up in the rows' histories."""
     batch = len(rows)
+    tokens: list[list[int]] = [[] for _ in rows]
     service = _native.DecodeService(4096 + batch * n_tokens)
     try:
         service.park(_PARK_TIMEOUT_S)
         service.set_backend(backend)
+        service.set_drafts(drafts)
         for r, row in enumerate(rows):
-            service.add_row(r + 1, row.history, n_tokens, [], _native.SamplingConfig(), row.full, row.sliding)
+            service.add_row(r + 1, row.history, n_tokens, [], row.sampling, row.full, row.sliding)
         begun_s = time.perf_counter()
         service.resume()
         ends: list[int] = []
         while len(ends) < batch:
             service.wait_notices(_PARK_TIMEOUT_S)
-            ends += [flags for _, _, flags, _ in service.drain(batch * n_tokens) if flags != _native.TokenFlag.VALID]
+            for request, token, flags, _ in service.drain(batch * n_tokens):
+                if flags & _native.TokenFlag.VALID:
+                    tokens[request - 1].append(token)
+                if flags != _native.TokenFlag.VALID:
+                    ends.append(flags)
         took_s = time.perf_counter() - begun_s
         if any(not flags & _native.TokenFlag.END_LENGTH for flags in ends):
             raise BackendError(service.error or "a row ended early: a NaN among its logits")
-        return took_s
+        return ServiceRun(tokens, took_s, service.steps, service.drafted, service.accepted)
     finally:
         service.close()

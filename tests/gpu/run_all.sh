@@ -37,6 +37,7 @@ step memcheck 120 'ERROR SUMMARY|passed|failed|Invalid' compute-sanitizer --tool
 step decode 150 'tok/s|baseline' "${bench[@]}" decode --batch 1,2,4,8 --tokens 256 --repeats 3
 step contexts 90 'tok/s' "${bench[@]}" decode --batch 1 --context 1024,32768,131072,262144 --tokens 64 --repeats 2 --no-baseline
 step orders 90 'tok/s|order' "${bench[@]}" schedule --batch 1,2,4 --tokens 64 --repeats 3
+step drafts 150 'tok/s|a step of' "$python" -P -m pointcode_local.engine.bench.drafts --random-weights
 step prefill 90 'tok/s' "${bench[@]}" prefill --context 8192 --repeats 3
 step http 120 'loss|tokens_per_s' "$python" -P -m pointcode_local.engine.bench.serve --random-weights --json
 step load 180 'GB/s| s ' "$python" -P -m tests.gpu.load_time --runs 2
