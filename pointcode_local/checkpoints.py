@@ -13,14 +13,17 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pointcode_local.tools.regular import MAX_CHANGED_BYTES, read_regular
+from pointcode_local.tree_watch import TreeChanges
 
-_Kind = Literal["before", "after", "undone", "redone"]
+MAX_NAMES = 20  # shown of each kind
+_Kind = Literal["before", "after", "undone", "redone", "lost"]
+LOST = "a command ran too, and what it changed, if anything, was not kept (too many or too large files)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +32,24 @@ class Undone:
 
     restored: tuple[Path, ...]
     skipped: tuple[Path, ...]
+    has_lost: bool = False  # a command of that turn, or of a later one, may have changed what was not kept
 
     def told(self, what: str, shown: Callable[[Path], str]) -> str:
         """What was done, in one line, with files that are no longer there as removed; "" for nothing."""
         if not self.restored and not self.skipped:
-            return ""
+            return LOST if self.has_lost else ""
         there = [path for path in self.restored if path.exists()]
         gone = [path for path in self.restored if path not in there]
-        parts = [f"{did} {', '.join(map(shown, paths))}" for did, paths in ((what, there), ("removed", gone)) if paths]
+        parts = [f"{did} {_listed(paths, shown)}" for did, paths in ((what, there), ("removed", gone)) if paths]
         text = ", ".join(parts) or f"{what} nothing"
         if self.skipped:
-            text += f"; left alone (changed since): {', '.join(map(shown, self.skipped))}"
-        return text
+            text += f"; left alone (changed since): {_listed(self.skipped, shown)}"
+        return f"{text}; {LOST}" if self.has_lost else text
+
+
+def _listed(paths: Sequence[Path], shown: Callable[[Path], str]) -> str:
+    names = ", ".join(map(shown, paths[:MAX_NAMES]))
+    return names if len(paths) <= MAX_NAMES else f"{names} and {len(paths) - MAX_NAMES} more"
 
 
 @dataclass(slots=True)
@@ -88,6 +97,14 @@ class Checkpoints:
             if not path.exists() or _can_be_kept(path):
                 self._note(turn, "after", path, _hash(_bytes(path)), 0)
 
+    def commanded(self, turn: int, changes: TreeChanges) -> None:
+        """Note what a command changed."""
+        for change in changes.files:
+            self._note(turn, "before", change.path, self._keep(change.before), change.mode)
+            self._note(turn, "after", change.path, _hash(change.after), 0)
+        if not changes.is_whole:
+            self._note(turn, "lost", self.folder, "", 0)
+
     def last_turn(self) -> int:
         """Number of the last turn that was noted, 0 when there is none."""
         return max((int(r["turn"]) for r in self._records()), default=0)
@@ -96,14 +113,16 @@ class Checkpoints:
         """Put back the files of the last turn that changed any and is not undone yet."""
         by_turn, _ = self._turns()
         changed = [t for t, files in by_turn.items() if any(f.is_changed(p) for p, f in files.items())]
+        last = max(changed, default=0)
+        has_lost = self._lost_since(last)
         if not changed:
-            return Undone((), ())
+            return Undone((), (), has_lost)
         moves = [
             _Move(path, file.after, file.before, file.mode)
-            for path, file in by_turn[max(changed)].items()
+            for path, file in by_turn[last].items()
             if file.is_changed(path)
         ]
-        return self._move(max(changed), "undone", moves)
+        return replace(self._move(last, "undone", moves), has_lost=has_lost)
 
     def redo(self) -> Undone:
         """Make the changes of the turn that was undone last again; nothing to do once a later turn changed files."""
@@ -136,7 +155,7 @@ class Checkpoints:
             elif kind == "redone":
                 by_turn |= dict(one for one in undone if one[0] == turn)
                 undone = [one for one in undone if one[0] != turn]
-            else:
+            elif kind != "lost":
                 path = Path(os.fsdecode(bytes.fromhex(record["path"])))
                 files = by_turn.setdefault(turn, {})
                 if kind == "before":
@@ -145,6 +164,13 @@ class Checkpoints:
                 elif path in files:
                     files[path].after = record["sha256"]
         return by_turn, undone
+
+    def _lost_since(self, turn: int) -> bool:
+        """Whether what a command changed was lost in this turn, or a later one that left nothing else to undo."""
+        records = self._records()
+        undone = {int(r["turn"]) for r in records if r["kind"] == "undone"}
+        lost = [int(r["turn"]) for r in records if r["kind"] == "lost"]
+        return any(one >= turn and one not in undone for one in lost)
 
     def remove(self) -> None:
         """Forget everything."""

@@ -186,6 +186,7 @@ class AppHost:
             workspace=kit.workspace,
             root=self._setup.cwd,
             checkpoints=Checkpoints(self._checkpoints(log.id).folder, kit.workspace.files.read),
+            watch=kit.watch,
             interactive=self._interactive,
             sandbox=kit.policy.sandbox_for,
             hooks=kit.hooks,

@@ -11,6 +11,7 @@ from pointcode_local.policy import AlwaysRules, RulePolicy
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
 from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.sandbox import sandbox_status
+from pointcode_local.tree_watch import TreeWatch
 
 
 class ToolKit:
@@ -21,6 +22,7 @@ class ToolKit:
         self.tools = self._box.tools
         self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
         self.workspace = self.policy.workspace
+        self.watch = TreeWatch(self.workspace.root, (places.state, places.config, places.cache))
         self.sandbox_name = "none" if settings.sandbox == "off" else sandbox_status().kind
         self.problems: list[str] = []  # of MCP servers, in words
         self._servers = {server.name: server for server in settings.mcp_servers}  # a later one of a name counts
@@ -52,4 +54,5 @@ class ToolKit:
         """End what still runs."""
         await asyncio.gather(*(connection.close() for connection in self._connections))
         self._box.close()
+        self.watch.close()
         self.workspace.close()

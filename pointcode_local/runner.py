@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -31,6 +32,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.tools.arguments import find_tool, usage, validate
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
+from pointcode_local.tree_watch import TreeChanges, TreeWatch
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
@@ -94,6 +96,7 @@ class Toolbox:
     root: Path  # the workspace's folder
     withheld: Mapping[str, str] = field(default_factory=dict[str, str])
     checkpoints: Checkpoints | None = None
+    watch: TreeWatch | None = None  # sees what commands change
     interactive: bool = False
     sandbox: Callable[[bool], Any] = lambda agreed: None  # the tools.sandbox.SandboxPolicy for a call, if any
     hooks: Hooks | None = None
@@ -302,13 +305,32 @@ class CallRunner:
             reason = error.strerror or str(error)
             return ToolResult(f"Error: {tool.name} was not run, it could not be undone: {reason}", is_error=True)
         try:
-            result = await tool.run(self._context(call, judged), arguments)
+            async with self._watched(call, tool):
+                result = await tool.run(self._context(call, judged), arguments)
             return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
         except Exception as error:  # noqa: BLE001 - the tool runner: a bug in a tool is a result, not the end of the turn
             log.exception("tool %s failed", tool.name)
             return ToolResult(f"Error: {tool.name} failed inside: {type(error).__name__}: {error}", is_error=True)
         finally:
             self._note_outcome(touched)
+
+    @asynccontextmanager
+    async def _watched(self, call: ToolCall, tool: Tool) -> AsyncGenerator[None, None]:
+        """Keep what a command changes, so that it can be undone. One that needs no agreement changes nothing."""
+        kept, watch = self._box.checkpoints, self._box.watch
+        may_change = call.id in self._agreed or self._box.policy.mode == "auto"
+        if kept is None or watch is None or tool.access != "execute" or not may_change:
+            yield
+            return
+        is_known = await asyncio.to_thread(watch.before)
+        try:
+            yield
+        finally:
+            try:
+                changes = await asyncio.to_thread(watch.after) if is_known else TreeChanges((), is_whole=False)
+                kept.commanded(self._do.turn, changes)
+            except OSError as error:
+                log.warning("what the command changed cannot be undone: %s", error)
 
     def _keep_originals(self, touched: list[Path]) -> None:
         if self._box.checkpoints and touched:

@@ -143,12 +143,22 @@ def _exclude_file(root: Path) -> tuple[_Rules, ...]:
     return (_Rules(str(root), spec),) if spec is not None else ()
 
 
-def walk(base: Path, root: Path, *, max_depth: int | None = None, with_ignored: bool = False) -> Iterator[Entry]:
-    """Entries below `base`, depth first. With `with_ignored`, ignored entries are given too (folders not entered)."""
-    yield from _walk(str(base), "", chain_for(base, root), max_depth, with_ignored)
+def walk(
+    base: Path,
+    root: Path,
+    *,
+    max_depth: int | None = None,
+    with_ignored: bool = False,
+    skipped: frozenset[str] = ALWAYS_SKIPPED,
+) -> Iterator[Entry]:
+    """Entries below `base`, depth first. With `with_ignored`, ignored entries are given too (folders not entered).
+    Folders whose name is in `skipped` are not seen at all."""
+    yield from _walk(str(base), "", chain_for(base, root), max_depth, with_ignored, skipped)
 
 
-def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_ignored: bool) -> Iterator[Entry]:
+def _walk(
+    folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_ignored: bool, skipped: frozenset[str]
+) -> Iterator[Entry]:
     chain = chain.entered(folder)
     try:
         with os.scandir(folder) as entries:
@@ -157,7 +167,7 @@ def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_
         return
     for entry in present:
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in ALWAYS_SKIPPED and (is_folder or entry.name == ".git"):
+        if entry.name in skipped and (is_folder or entry.name == ".git"):
             continue
         ignored = chain.ignores(entry.path, is_folder)
         if ignored and not with_ignored:
@@ -167,11 +177,12 @@ def _walk(folder: str, prefix: str, chain: IgnoreChain, depth: int | None, with_
             Path(entry.path), name, is_folder, entry.is_file(follow_symlinks=False), entry.is_symlink(), ignored
         )
         if is_folder and not ignored and (depth is None or depth > 1):
-            yield from _walk(entry.path, name + "/", chain, None if depth is None else depth - 1, with_ignored)
+            deeper = None if depth is None else depth - 1
+            yield from _walk(entry.path, name + "/", chain, deeper, with_ignored, skipped)
 
 
-def files(base: Path, root: Path) -> Iterator[Entry]:
+def files(base: Path, root: Path, *, skipped: frozenset[str] = ALWAYS_SKIPPED) -> Iterator[Entry]:
     """Regular files below `base` that a search sees."""
-    for entry in walk(base, root):
+    for entry in walk(base, root, skipped=skipped):
         if entry.is_file:
             yield entry
