@@ -297,7 +297,7 @@ class AppHost:
 
     @property
     def problems(self) -> Sequence[str]:
-        """What of the settings does not work: MCP servers that did not start."""
+        """What of the settings does not work: rules that speak of no tool, MCP servers that did not start."""
         return tuple(self._kit.problems) if self._kit is not None else ()
 
     async def repo_map(self) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
 from pathlib import Path
 
 from pointcode_local.config import Places, Settings
 from pointcode_local.hooks import HookRunner
 from pointcode_local.policy import AlwaysRules, RulePolicy
+from pointcode_local.rules import Rules, tool_matches
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
 from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.sandbox import sandbox_status
 from pointcode_local.tree_watch import TreeWatch
+
+_IN_OTHER_AGENTS = {"Bash": "shell", "bash": "shell", "MultiEdit": "edit", "LS": "list"}
 
 
 class ToolKit:
@@ -24,7 +28,7 @@ class ToolKit:
         self.workspace = self.policy.workspace
         self.watch = TreeWatch(self.workspace.root, (places.state, places.config, places.cache))
         self.sandbox_name = "none" if settings.sandbox == "off" else sandbox_status().kind
-        self.problems: list[str] = []  # of MCP servers, in words
+        self.problems = _idle_rules(self.policy.rules)  # rules and MCP servers that do nothing, in words
         self._servers = {server.name: server for server in settings.mcp_servers}  # a later one of a name counts
         self._connections: list[Connection] = []
         self.hooks = HookRunner(settings.hooks, cwd, self.workspace.display) if settings.hooks else None
@@ -39,7 +43,7 @@ class ToolKit:
             return
         self._connections, tools = await open_servers(tuple(self._servers.values()), self.workspace)
         self.tools = (*self.tools, *tools)
-        self.problems = [one.state for one in self._connections if not one.state.startswith("running")]
+        self.problems += [one.state for one in self._connections if not one.state.startswith("running")]
 
     def describe_servers(self) -> str:
         """Each server with its state and tools, one a line; "" when there are none."""
@@ -56,3 +60,16 @@ class ToolKit:
         self._box.close()
         self.watch.close()
         self.workspace.close()
+
+
+def _idle_rules(rules: Rules) -> list[str]:
+    """Rules that speak of no tool: one that should forbid something, mistyped, would be missed too late."""
+    names = [tool.name for tool in build_tools().tools]
+    found: list[str] = []
+    for rule in rules.items:
+        if rule.tool.startswith("mcp__") or any(tool_matches(rule, name) for name in names):
+            continue
+        close = get_close_matches(_IN_OTHER_AGENTS.get(rule.tool, rule.tool).lower(), names, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the tools are {', '.join(names)}"
+        found.append(f"the {rule.effect} rule {rule.text!r} does nothing: no tool is called {rule.tool!r}; {hint}")
+    return found

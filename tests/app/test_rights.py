@@ -145,3 +145,31 @@ def test_a_folder_swapped_for_a_link_after_the_last_judgement_is_not_followed(
     assert result.is_error and "leads elsewhere now" in result.text
     assert {p.name: p.read_text() for p in outside.iterdir()} == {"f.txt": "same\n", "f.py": "def f(): return 1\n"}
     assert (play.cwd / "g.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("rule", "hint"),
+    [
+        ("shel(rm *)", "did you mean 'shell'?"),
+        ("Bash(rm *)", "did you mean 'shell'?"),
+        ("Edit(src/*)", "did you mean 'edit'?"),
+        ("frobnicate", "the tools are read, write,"),
+        ("shell(rm *)", ""),
+        ("mcp__docs__*", ""),
+        ("*", ""),
+        ("patch", ""),
+    ],
+)
+def test_a_rule_that_speaks_of_no_tool_is_told_to_the_person(tmp_path: Path, rule: str, hint: str):
+    play = Play(tmp_path, ScriptedModel(), settings=Settings(deny=(rule,)))
+
+    async def run() -> Sequence[str]:
+        host = play.host()
+        await host.open(ignore)
+        problems = host.problems
+        await host.close()
+        return problems
+
+    problems = asyncio.run(run())
+    assert len(problems) == bool(hint)
+    assert all(hint in problem and f"the deny rule {rule!r} does nothing" in problem for problem in problems)
