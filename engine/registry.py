@@ -6,10 +6,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from .errors import DownloadError, ModelError, UnknownModel
 
+MODEL_ENDINGS = (".gguf", ".safetensors")
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
 Progress = Callable[[int, int], None]
@@ -77,7 +79,12 @@ def find_model(name: str) -> RegisteredModel:
     for model in MODELS:
         if model.name == name:
             return model
-    raise UnknownModel(f"no model is called {name!r} (known: {', '.join(m.name for m in MODELS)}), nor is it a path")
+    names = [model.name for model in MODELS]
+    if "/" in name or name.endswith(MODEL_ENDINGS):
+        raise UnknownModel(f"there is no file or folder {name} (models known by name: {', '.join(names)})")
+    meant = [known for known in names if name and known.startswith(name.lower())] or get_close_matches(name, names, 1)
+    hint = f"did you mean {' or '.join(meant)}?" if meant else f"known: {', '.join(names)}"
+    raise UnknownModel(f"no model is called {name!r}, nor is it a path; {hint}")
 
 
 def models_dir() -> Path:

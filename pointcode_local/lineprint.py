@@ -38,6 +38,7 @@ from pointcode_local.render import (
     added_to_prompt,
     call_title,
     count_lines,
+    error_tail,
     one_line,
     plain,
     result_summary,
@@ -45,7 +46,6 @@ from pointcode_local.render import (
     short_seconds,
     shortened,
     shown_lines,
-    tail_lines,
 )
 
 MAX_DIFF_ROWS = 200
@@ -206,7 +206,7 @@ class LinePrinter:
         word, color = ("no", "yellow") if event.denied else ("failed", "red") if event.is_error else ("ok", "green")
         self.line(f"  {word}: {summary}", color)
         if event.is_error and not event.denied and not self._n_output_chars and count_lines(event.text) > 1:
-            for raw in tail_lines(event.text, ERROR_LINES):
+            for raw in error_tail(event.text, ERROR_LINES):
                 for shown in shown_lines(shortened(raw, MAX_LINE)):
                     self.line(f"  | {shown}", "dim")
         for diff in event.diffs:

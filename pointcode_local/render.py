@@ -257,6 +257,12 @@ def _error_summary(text: str) -> str:
     return one_line(lines[0]) if lines else "failed"
 
 
+def error_tail(text: str, n: int) -> list[str]:
+    """The last `n` lines of a failed call's result, without the one that its summary shows already."""
+    lines = tail_lines(text, n)
+    return lines[1:] if lines and one_line(lines[0]) == _error_summary(text) else lines
+
+
 def tail_lines(text: str, n: int) -> list[str]:
     """The last `n` lines of `text`, reading no more than it must."""
     end = len(text) - text.endswith("\n")

@@ -16,6 +16,7 @@ from pointcode_local.diff import change_counts, diff_title
 from pointcode_local.render import (
     clip,
     count_lines,
+    error_tail,
     one_line,
     plain,
     plural,
@@ -234,7 +235,7 @@ class ToolView(Foldable):
         elif self._is_own and count_lines(record.result) > 1:
             body.append(_text_body(tail_lines(record.result, OWN_LINES), 0))
         elif record.state == "error" and count_lines(record.result) > 1:
-            body.append(_text_body(tail_lines(record.result, ERROR_LINES), 0))
+            body.append(_text_body(error_tail(record.result, ERROR_LINES), 0))
         return body
 
 

@@ -28,6 +28,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.lineprint import LinePrinter, Look
 from pointcode_local.plain import PlainFrontEnd, run_plain
+from pointcode_local.render import error_tail
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
 from tests.app.tui_scripts import DIFF, PERMISSION, answer, full_turn
 
@@ -267,3 +268,10 @@ def test_a_model_that_cannot_be_opened_ends_with_code_one(
     assert run_plain(host) == 1
     assert "error: No model is on this machine." in capsys.readouterr().out
     assert host.closed == 1
+
+
+def test_an_error_whose_first_line_is_the_summary_is_not_told_twice() -> None:
+    text = "`old` was not found in the file: 'one'\nThe nearest lines are:\n1\ttwo"
+    assert error_tail(text, 6) == ["The nearest lines are:", "1\ttwo"]
+    assert error_tail("FAILED test_a\nexit code 1", 6) == ["FAILED test_a", "exit code 1"]
+    assert error_tail("a\nb\nc\nd", 2) == ["c", "d"]

@@ -14,7 +14,7 @@ import pytest
 
 from pointcode_local.engine import registry
 from pointcode_local.engine.download import fetch_model, fetch_url, pull
-from pointcode_local.engine.errors import DownloadError, ModelError
+from pointcode_local.engine.errors import DownloadError, ModelError, UnknownModel
 from pointcode_local.engine.registry import RegisteredModel, Wheel
 
 DATA = bytes(range(256)) * 4000
@@ -234,3 +234,20 @@ def test_a_model_is_found_by_path_by_name_and_by_hub_id(home: Path, tmp_path: Pa
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ModelError, match="qwen2.5-coder-0.5b"):
         registry.resolve("gpt-9")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("./nothere.gguf", "there is no file or folder ./nothere.gguf "),
+        ("nothere.gguf", "there is no file or folder nothere.gguf "),
+        ("/models/x", "there is no file or folder /models/x "),
+        ("smollm2", "did you mean smollm2-135m?"),
+        ("qwen2.5-codr-0.5b", "did you mean qwen2.5-coder-0.5b?"),
+        ("gpt-9", "known: qwen2.5-coder-0.5b, "),
+    ],
+)
+def test_an_unknown_model_is_told_with_the_one_that_was_probably_meant(name: str, told: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        registry.find_model(name)
+    assert told in str(caught.value)
