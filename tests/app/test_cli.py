@@ -140,7 +140,7 @@ def test_a_model_that_nobody_knows_is_a_usage_error_that_names_the_known_ones(
 ):
     for line in (["model", "info", "no-such"], ["-p", "hi", "--model", "no-such", "--cwd", str(tmp_path)]):
         assert run(line) == 2
-        assert "no model is called 'no-such' (known: qwen2.5-coder-0.5b" in capsys.readouterr().err
+        assert "no model is called 'no-such', nor is it a path; known: qwen2.5-coder-0.5b" in capsys.readouterr().err
 
 
 def test_options_may_stand_before_a_command(capsys: pytest.CaptureFixture[str], tmp_path: Path):
