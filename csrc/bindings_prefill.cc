@@ -16,31 +16,46 @@ T* at(uintptr_t address) {
   return reinterpret_cast<T*>(address);  // NOLINT: Python passes addresses
 }
 
-void packed_products(uintptr_t weights, uintptr_t x, uintptr_t source, uintptr_t scale,
-                     uintptr_t ends, uintptr_t out, int32_t n_banks, int32_t rows, int32_t k,
-                     int32_t k_tiles, bool gated, int n_sms, uintptr_t stream) {
+void packed_products(uintptr_t weights, uintptr_t x, uintptr_t begins, uintptr_t ends,
+                     uintptr_t out, int32_t n_banks, int32_t rows, int32_t k, int32_t k_tiles,
+                     int32_t pitch, bool gated, int cluster, int n_sms, uintptr_t stream) {
   const prefill::Products products{at<const uint8_t>(weights),
-                                   at<const __nv_bfloat16>(x),
-                                   at<const int32_t>(source),
-                                   at<const float>(scale),
+                                   at<const uint8_t>(x),
+                                   at<const int32_t>(begins),
                                    at<const int32_t>(ends),
-                                   at<__nv_bfloat16>(out),
+                                   at<uint8_t>(out),
                                    n_banks,
                                    rows,
                                    k,
                                    k_tiles,
+                                   pitch,
                                    gated};
   const cudaError_t error =
-      prefill::launch_products(products, n_sms, reinterpret_cast<cudaStream_t>(stream));
+      prefill::launch_products(products, cluster, n_sms, reinterpret_cast<cudaStream_t>(stream));
   CHECK_THAT(error == cudaSuccess, "products of ", n_banks, " matrices of ", rows, " x ", k, ": ",
              cudaGetErrorString(error));
+}
+
+void gather_panels(uintptr_t x, uintptr_t source, uintptr_t panels, int32_t n_tokens, int32_t k,
+                   int32_t pitch, uintptr_t stream) {
+  const prefill::Gather gather{at<const __nv_bfloat16>(x),
+                               at<const int32_t>(source),
+                               at<uint8_t>(panels),
+                               n_tokens,
+                               k,
+                               pitch};
+  const cudaError_t error = prefill::launch_gather(gather, reinterpret_cast<cudaStream_t>(stream));
+  CHECK_THAT(error == cudaSuccess, "rows of ", k, " to panels: ", cudaGetErrorString(error));
 }
 
 }  // namespace
 
 void bind_prefill(py::module_& m) {
-  m.def("packed_products", &packed_products, "weights"_a, "x"_a, "source"_a, "scale"_a, "ends"_a,
-        "out"_a, "n_banks"_a, "rows"_a, "k"_a, "k_tiles"_a, "gated"_a, "n_sms"_a, "stream"_a);
+  m.def("packed_products", &packed_products, "weights"_a, "x"_a, "begins"_a, "ends"_a, "out"_a,
+        "n_banks"_a, "rows"_a, "k"_a, "k_tiles"_a, "pitch"_a, "gated"_a, "cluster"_a, "n_sms"_a,
+        "stream"_a);
+  m.def("gather_panels", &gather_panels, "x"_a, "source"_a, "panels"_a, "n_tokens"_a, "k"_a,
+        "pitch"_a, "stream"_a);
 }
 
 }  // namespace pointcode

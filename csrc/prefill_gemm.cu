@@ -1,7 +1,8 @@
-// One persistent block per SM walks over tiles of 128 weight rows x up to 256 pairs. A producer warpgroup fills a ring
-// of stages (64 columns each): weights by bulk copies, as they are packed, and the pairs' rows of x, gathered, by
-// asynchronous copies. Two consumer warpgroups take 64 weight rows each: weight fragments go from the ring to registers
-// (the packed order is the register order of wgmma's A operand), x is the B operand, so D is the transposed output.
+// Persistent clusters of blocks, a block per SM, walk over tiles of 128 weight rows per block x up to 256 pairs, which
+// the cluster shares. One thread fills a ring of stages (64 columns each) by bulk copies: the block's own weights, as
+// they are packed, and its part of the pairs' x, for all blocks of the cluster (what limits this is the L2's output).
+// Two consumer warpgroups take 64 weight rows each: weight fragments go from the ring to registers (the packed order is
+// the register order of wgmma's A operand), x is the B operand, so D is the transposed output.
 #include "mk_ptx.cuh"
 #include "prefill_gemm.h"
 #include "prefill_ptx.cuh"
@@ -16,38 +17,34 @@ constexpr int kSums = kTokens / 2;  // of one consumer thread
 constexpr int kStages = 4;
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kThreads = 3 * kGroup;
-constexpr int kWeightBytes = kTileRows * kDepth * 2;
-constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * 2;
-constexpr int kRound = 64;  // pairs that the epilogue turns at once
-constexpr int kOutBytes =
-    kRound * (64 * 2 + 16);  // of one warpgroup, rows padded against bank conflicts
+constexpr int kRowBytes = kDepth * 2;  // of a pair in a stage
+constexpr int kWeightBytes = kTileRows * kRowBytes;
+constexpr int kStageBytes = kWeightBytes + kTokens * kRowBytes;
+constexpr int kRound = 64;      // pairs that the epilogue turns at once
+constexpr int kWidthUnit = 32;  // widths of products
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
 struct Shared {
   uint8_t stages[kStages][kStageBytes];  // weights, then x
-  uint8_t out[2][kOutBytes];
+  uint8_t out[kTokens * kRowBytes];
   uint64_t full[kStages], empty[kStages];
-  int32_t tiles_before[kMaxBanks + 1];  // tiles of the banks before
+  int32_t tiles_before[kMaxBanks + 1];  // the cluster's tiles of the banks before
 };
 
 struct Tile {
-  int bank, row_tile;  // of 128 rows
-  int first, count;    // pairs
+  int bank, rows;  // a cluster's set of rows
+  int first, count;
 };
 
-__device__ __forceinline__ int bank_begin(const Products& p, int bank) {
-  return bank == 0 ? 0 : p.ends[bank - 1];
-}
-// Columns of one wgmma for so many pairs. A fourth width would cost registers.
-__device__ __forceinline__ int product_width(int count) {
-  return count <= 128 ? 128 : count <= 192 ? 192 : 256;
-}
 __device__ __forceinline__ int pair_tiles(int n_pairs) { return (n_pairs + kTokens - 1) / kTokens; }
+__device__ __forceinline__ int rounded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 // Fills tiles_before; every thread of the block calls it.
+template <int kCluster>
 __device__ void count_tiles(const Products& p, Shared& s) {
-  const int row_tiles = p.rows / kTileRows, i = static_cast<int>(threadIdx.x);
-  if (i < p.n_banks) s.tiles_before[i + 1] = pair_tiles(p.ends[i] - bank_begin(p, i)) * row_tiles;
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < p.n_banks)
+    s.tiles_before[i + 1] = pair_tiles(p.ends[i] - p.begins[i]) * (p.rows / kTileRows / kCluster);
   if (i == 0) s.tiles_before[0] = 0;
   for (int step = 1; step < p.n_banks; step *= 2) {
     __syncthreads();
@@ -69,60 +66,58 @@ __device__ __forceinline__ Tile tile_at(const Products& p, const Shared& s, int 
       high = middle;
     }
   }
-  const int begin = bank_begin(p, low), n = p.ends[low] - begin, n_tiles = pair_tiles(n);
+  const int begin = p.begins[low], n = p.ends[low] - begin, n_tiles = pair_tiles(n);
   const int local = index - s.tiles_before[low];
-  const int even = (n + n_tiles - 1) / n_tiles,
-            width = min(kTokens, (even + kRound - 1) / kRound * kRound);
+  const int width = rounded((n + n_tiles - 1) / n_tiles, kWidthUnit);
   const int first = local % n_tiles * width;
   return {low, local / n_tiles, begin + first, min(width, n - first)};
 }
 
 // ---------------------------------------------------------------- producer
-__device__ __forceinline__ void load_weights(const Products& p, const Tile& t, int step,
-                                             uint8_t* to, uint64_t* full) {
+__device__ __forceinline__ void load_weights(const uint8_t* from, int64_t tile_bytes, uint8_t* to,
+                                             uint64_t* full) {
   constexpr int kRun = kDepth / 16 * 512;  // of one tile of 16 rows
-  const int64_t row_tile =
-      static_cast<int64_t>(t.bank) * (p.rows / 16) + t.row_tile * (kTileRows / 16);
-  const uint8_t* from = p.weights + (row_tile * p.k_tiles + step * (kDepth / 16)) * 512;
-  mk::mbar_expect(full, kWeightBytes);
 #pragma unroll
   for (int i = 0; i < kTileRows / 16; ++i)
-    mk::bulk_load(to + i * kRun, from + static_cast<int64_t>(i) * p.k_tiles * 512, kRun, full);
+    mk::bulk_load(to + i * kRun, from + i * tile_bytes, kRun, full);
 }
 
-__device__ void produce(const Products& p, Shared& s) {
-  constexpr int kRowsApart = kGroup / 8;  // eight threads copy a row's 128 bytes
-  const int thread = static_cast<int>(threadIdx.x), chunk = thread % 8, row = thread / 8;
-  const int place = row * 128 + ((chunk ^ (row % 8)) << 4);
+// One thread's work.
+template <int kCluster>
+__device__ void produce(const Products& p, Shared& s, int rank) {
+  const int64_t tile_bytes = static_cast<int64_t>(p.k_tiles) * 512;
+  const int64_t panel_bytes = static_cast<int64_t>(p.pitch) * kRowBytes;
   uint32_t turn = 0;
-  for (int index = static_cast<int>(blockIdx.x); index < s.tiles_before[p.n_banks];
-       index += static_cast<int>(gridDim.x)) {
+  for (int index = static_cast<int>(blockIdx.x) / kCluster; index < s.tiles_before[p.n_banks];
+       index += static_cast<int>(gridDim.x) / kCluster) {
     const Tile t = tile_at(p, s, index);
-    int from[kTokens / kRowsApart];  // in units of eight values; -1: zeros
-#pragma unroll
-    for (int i = 0; i < kTokens / kRowsApart; ++i) {
-      const int at = row + i * kRowsApart;
-      from[i] = -1;
-      if (at < t.count)
-        from[i] = (p.source != nullptr ? p.source[t.first + at] : t.first + at) * (p.k / 8) + chunk;
-    }
-    const int n_copies = product_width(t.count) / kRowsApart;
+    const int64_t row_tile = static_cast<int64_t>(t.bank) * (p.rows / 16) +
+                             (t.rows * kCluster + rank) * (kTileRows / 16);
+    const uint8_t* weights = p.weights + row_tile * tile_bytes;
+    const int count = rounded(t.count, kRunUnit),
+              part = rounded(count, kCluster * kRunUnit) / kCluster;
+    const int skipped = rank * part, mine = min(part, count - skipped);
+    const uint8_t* x = p.x + static_cast<int64_t>(t.first + skipped) * kRowBytes;
     for (int step = 0; step < p.k / kDepth; ++step, ++turn) {
       const uint32_t slot = turn % kStages;
+      uint64_t* const full = &s.full[slot];
       while (!mk::mbar_try_wait(&s.empty[slot], turn / kStages % 2 ^ 1)) {
       }
-      if (thread == 0) load_weights(p, t, step, s.stages[slot], &s.full[slot]);
-      uint8_t* const to = s.stages[slot] + kWeightBytes + place;
-#pragma unroll
-      for (int i = 0; i < kTokens / kRowsApart; ++i)
-        if (i < n_copies)
-          copy_or_zero(to + i * kRowsApart * 128,
-                       p.x + static_cast<int64_t>(max(from[i], 0) + step * (kDepth / 8)) * 8,
-                       from[i] >= 0);
-      arrive_when_copied(&s.full[slot]);
+      mk::mbar_expect(full, static_cast<uint32_t>(kWeightBytes + count * kRowBytes));
+      load_weights(weights, tile_bytes, s.stages[slot], full);
+      uint8_t* const to = s.stages[slot] + kWeightBytes + skipped * kRowBytes;
+      if (mine > 0) {
+        const auto bytes = static_cast<uint32_t>(mine * kRowBytes);
+        if constexpr (kCluster == 1) {
+          mk::bulk_load(to, x, bytes, full);
+        } else {
+          bulk_load_to_all(to, x, bytes, full, (1 << kCluster) - 1);
+        }
+      }
+      weights += kDepth / 16 * 512;
+      x += panel_bytes;
     }
   }
-  wait_for_copies();
 }
 
 // ---------------------------------------------------------------- consumers
@@ -142,10 +137,22 @@ __device__ __forceinline__ void multiply_stage(float (&d)[kSums], uint4 (&a)[kDe
   wgmma_commit();
 }
 
+// Lanes tell one block each that this warp has read the slot.
+template <int kCluster>
+__device__ __forceinline__ void release(Shared& s, uint32_t slot) {
+  const uint32_t lane = threadIdx.x % 32;
+  if (lane >= kCluster) return;
+  if constexpr (kCluster == 1) {
+    mk::mbar_arrive(&s.empty[slot]);
+  } else {
+    arrive_at(&s.empty[slot], lane);
+  }
+}
+
 // The sum over K of a tile; `turn` counts the stages of all tiles.
-template <int N>
+template <int kCluster, int N>
 __device__ __forceinline__ void multiply(const Products& p, Shared& s, float (&d)[kSums],
-                                         uint32_t& turn, int weights_at, bool releases) {
+                                         uint32_t& turn, int weights_at) {
   uint4 a[2][kDepth / 16];  // the products of the stage before still read theirs
   const int n_steps = p.k / kDepth;
   for (int step = 0; step < n_steps; step += 2) {
@@ -154,130 +161,200 @@ __device__ __forceinline__ void multiply(const Products& p, Shared& s, float (&d
       const uint32_t slot = turn % kStages;
       while (!mk::mbar_try_wait(&s.full[slot], turn / kStages % 2)) {
       }
-      fence_async_proxy();
       multiply_stage<N>(d, a[half], s, slot, weights_at, step + half > 0);
       wgmma_wait<1>();
-      if (releases && step + half > 0) mk::mbar_arrive(&s.empty[(turn - 1) % kStages]);
+      if (step + half > 0) release<kCluster>(s, (turn - 1) % kStages);
     }
   }
   wgmma_wait<0>();
-  if (releases) mk::mbar_arrive(&s.empty[(turn - 1) % kStages]);
+  release<kCluster>(s, (turn - 1) % kStages);
 }
 
-__device__ __forceinline__ float gated(float gate, float up, float scale) {
-  return gate / (1.f + __expf(-gate)) * up * scale;
+template <int kCluster>
+__device__ __forceinline__ void multiply_any(const Products& p, Shared& s, float (&d)[kSums],
+                                             uint32_t& turn, int weights_at, int count) {
+  switch (max(2, (count + kWidthUnit - 1) / kWidthUnit)) {
+    case 2:
+      return multiply<kCluster, 64>(p, s, d, turn, weights_at);
+    case 3:
+      return multiply<kCluster, 96>(p, s, d, turn, weights_at);
+    case 4:
+      return multiply<kCluster, 128>(p, s, d, turn, weights_at);
+    case 5:
+      return multiply<kCluster, 160>(p, s, d, turn, weights_at);
+    case 6:
+      return multiply<kCluster, 192>(p, s, d, turn, weights_at);
+    case 7:
+      return multiply<kCluster, 224>(p, s, d, turn, weights_at);
+    default:
+      return multiply<kCluster, 256>(p, s, d, turn, weights_at);
+  }
 }
 
-// Turns D over, 64 pairs at a time, through the warpgroup's own shared memory, and stores whole runs of a pair.
-template <bool kGated>
-__device__ __forceinline__ void store(const Products& p, const Tile& t, const float (&d)[kSums],
-                                      uint8_t* turned, int group) {
-  constexpr int kValues = kGated ? 32 : 64;  // of a pair, from this warpgroup
-  constexpr int kPitch = kValues * 2 + 16, kChunks = kValues / 8;
+__device__ __forceinline__ float gated(float gate, float up) {
+  return __fdividef(gate, 1.f + __expf(-gate)) * up;
+}
+// Where a 16-byte chunk of a pair lies in a tile.
+__device__ __forceinline__ int place_of(int pair, int chunk) {
+  return pair * kRowBytes + ((chunk ^ (pair % 8)) << 4);
+}
+
+// The hidden units of the block's 128 rows are one panel: the tile is turned in shared memory and leaves as one run.
+__device__ __forceinline__ void store_gated(const Products& p, const Tile& t, int row_tile,
+                                            const float (&d)[kSums], Shared& s, int group) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32, warp = thread / 32;
-  const int64_t width = kGated ? p.rows / 2 : p.rows;
-  __nv_bfloat16* const out = p.out + t.row_tile * (2 * kValues) + group * kValues;
+  const bool leads = group == 0 && thread == 0;
+  if (leads) wait_until_read();  // the tile before
+  group_barrier<1>(2 * kGroup);
+#pragma unroll
+  for (int block = 0; block < kTokens / 8; block += 4) {  // of eight pairs
+    if (block * 8 >= t.count) break;
+    uint32_t parts[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* v = d + 4 * (block + i);
+      parts[i] = mk::pack_bf16(gated(v[0], v[2]), gated(v[1], v[3]));
+    }
+    store_transposed(s.out + place_of(8 * block + lane, 4 * group + warp), parts);
+  }
+  fence_async_proxy();
+  group_barrier<1>(2 * kGroup);
+  if (leads)
+    bulk_store(p.out + (static_cast<int64_t>(row_tile) * p.pitch + t.first) * kRowBytes, s.out,
+               static_cast<uint32_t>(t.count * kRowBytes));
+}
+
+// Turns D over, 64 pairs at a time, through the warpgroup's own shared memory, and stores a pair's 64 values as a run.
+template <int kGroupId>
+__device__ __forceinline__ void store_plain(const Products& p, const Tile& t, int row_tile,
+                                            const float (&d)[kSums], Shared& s) {
+  const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32, warp = thread / 32;
+  uint8_t* const out = p.out + (row_tile * 2 + kGroupId) * kRowBytes;
 #pragma unroll
   for (int round = 0; round < kTokens / kRound; ++round) {
     const int first = round * kRound;
     if (first >= t.count) break;
-    const float* sums = d + first / 2;
-    constexpr int kBlocks = kGated ? 4 : 2;  // of eight pairs, in one stmatrix
+    uint8_t* const turned = s.out + (2 * kGroupId + round % 2) * (kRound * kRowBytes);
 #pragma unroll
-    for (int block = 0; block < kRound / 8; block += kBlocks) {
+    for (int block = 0; block < kRound / 8; block += 2) {
       uint32_t parts[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if constexpr (kGated) {
-          const float* v = sums + 4 * (block + i);
-          const int pair = first + 8 * (block + i) + 2 * (lane % 4);
-          const bool scaled = p.scale != nullptr;
-          const float low = scaled && pair < t.count ? p.scale[t.first + pair] : 1.f;
-          const float high = scaled && pair + 1 < t.count ? p.scale[t.first + pair + 1] : 1.f;
-          parts[i] = mk::pack_bf16(gated(v[0], v[2], low), gated(v[1], v[3], high));
-        } else {
-          const float* v = sums + 4 * (block + i / 2) + 2 * (i % 2);
-          parts[i] = mk::pack_bf16(v[0], v[1]);
-        }
+        const float* v = d + first / 2 + 4 * (block + i / 2) + 2 * (i % 2);
+        parts[i] = mk::pack_bf16(v[0], v[1]);
       }
       const int matrix = lane / 8;
-      const int pair = 8 * (block + (kGated ? matrix : matrix / 2)) + lane % 8;
-      const int chunk = kGated ? warp : 2 * warp + matrix % 2;
-      store_transposed(turned + pair * kPitch + chunk * 16, parts);
+      store_transposed(
+          turned + place_of(8 * (block + matrix / 2) + lane % 8, 2 * warp + matrix % 2), parts);
     }
-    group_barrier(1 + group, kGroup);
+    group_barrier<1 + kGroupId>(kGroup);
 #pragma unroll
-    for (int i = 0; i < kRound * kChunks / kGroup; ++i) {
-      const int pair = (thread + i * kGroup) / kChunks, chunk = thread % kChunks;
-      const uint4 values = *reinterpret_cast<const uint4*>(turned + pair * kPitch + chunk * 16);
+    for (int i = 0; i < kRound * 8 / kGroup; ++i) {
+      const int pair = (thread + i * kGroup) / 8, chunk = thread % 8;
+      const uint4 values = *reinterpret_cast<const uint4*>(turned + place_of(pair, chunk));
       if (first + pair < t.count)
-        *reinterpret_cast<uint4*>(out + (t.first + first + pair) * width + chunk * 8) = values;
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(t.first + first + pair) * p.rows * 2 +
+                                  chunk * 16) = values;
     }
-    group_barrier(1 + group, kGroup);
   }
+  group_barrier<1 + kGroupId>(kGroup);  // of the next tile's first writes
 }
 
-template <bool kGated>
-__device__ void consume(const Products& p, Shared& s, int group) {
+template <int kCluster, bool kGated>
+__device__ void consume(const Products& p, Shared& s, int rank, int group) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup;
   const int weights_at = (group * 4 + thread / 32) * (kDepth / 16 * 512) + thread % 32 * 16;
   uint32_t turn = 0;
-  for (int index = static_cast<int>(blockIdx.x); index < s.tiles_before[p.n_banks];
-       index += static_cast<int>(gridDim.x)) {
+  for (int index = static_cast<int>(blockIdx.x) / kCluster; index < s.tiles_before[p.n_banks];
+       index += static_cast<int>(gridDim.x) / kCluster) {
     const Tile t = tile_at(p, s, index);
+    const int row_tile = t.rows * kCluster + rank;
     float d[kSums];
-    if (const int width = product_width(t.count); width == 256) {
-      multiply<256>(p, s, d, turn, weights_at, thread % 32 == 0);
-    } else if (width == 192) {
-      multiply<192>(p, s, d, turn, weights_at, thread % 32 == 0);
+    multiply_any<kCluster>(p, s, d, turn, weights_at, t.count);
+    if constexpr (kGated) {
+      store_gated(p, t, row_tile, d, s, group);
+    } else if (group == 0) {
+      store_plain<0>(p, t, row_tile, d, s);
     } else {
-      multiply<128>(p, s, d, turn, weights_at, thread % 32 == 0);
+      store_plain<1>(p, t, row_tile, d, s);
     }
-    store<kGated>(p, t, d, s.out[group], group);
   }
+  if (kGated && group == 0 && thread == 0) wait_until_stored();
 }
 
-template <bool kGated>
+template <int kCluster, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1) products_kernel(const __grid_constant__ Products p) {
   Shared& s = *reinterpret_cast<Shared*>(mk::dynamic_smem());
+  const int rank = kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mk::mbar_init(&s.full[i], kGroup + 1);  // the producer's copies, and the weights' bytes
-      mk::mbar_init(&s.empty[i], 8);          // consumer warps
+      mk::mbar_init(&s.full[i], 1);
+      mk::mbar_init(&s.empty[i], kCluster * 2 * kGroup / 32);  // the cluster's consumer warps
     }
     mk::mbar_init_fence();
   }
-  count_tiles(p, s);
+  count_tiles<kCluster>(p, s);
+  if constexpr (kCluster > 1) cluster_sync();
   if (threadIdx.x < kGroup) {
     mk::set_fewer_registers<kProducerRegisters>();
-    produce(p, s);
+    if (threadIdx.x == 0) produce<kCluster>(p, s, rank);
   } else {
     mk::set_more_registers<kConsumerRegisters>();
-    consume<kGated>(p, s, static_cast<int>(threadIdx.x) / kGroup - 1);
+    consume<kCluster, kGated>(p, s, rank, static_cast<int>(threadIdx.x) / kGroup - 1);
   }
+  if constexpr (kCluster > 1) cluster_sync();  // others may still copy to and arrive at this block
 }
 
-template <bool kGated>
+template <int kCluster, bool kGated>
 cudaError_t launch(const Products& products, int n_sms, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  const cudaError_t error = cudaFuncSetAttribute(
-      products_kernel<kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const auto kernel = products_kernel<kCluster, kGated>;
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {kCluster, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(n_sms)), config.blockDim = dim3(kThreads);
+  config.gridDim = dim3(static_cast<unsigned>(n_sms / kCluster * kCluster));
+  config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes, config.stream = stream;
-  return cudaLaunchKernelEx(&config, products_kernel<kGated>, products);
+  config.attrs = &attribute, config.numAttrs = 1;
+  if constexpr (kCluster > 2) {  // not all SMs of a part of the chip fit into clusters of four
+    static int n_clusters = 0;
+    if (n_clusters == 0) {
+      error = cudaOccupancyMaxActiveClusters(&n_clusters, kernel, &config);
+      if (error != cudaSuccess) return error;
+    }
+    config.gridDim = dim3(static_cast<unsigned>(min(n_clusters, n_sms / kCluster) * kCluster));
+  }
+  return cudaLaunchKernelEx(&config, kernel, products);
+}
+
+template <int kCluster>
+cudaError_t launch_any(const Products& p, int n_sms, cudaStream_t stream) {
+  return p.gated ? launch<kCluster, true>(p, n_sms, stream)
+                 : launch<kCluster, false>(p, n_sms, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_products(const Products& p, int n_sms, cudaStream_t stream) {
+cudaError_t launch_products(const Products& p, int cluster, int n_sms, cudaStream_t stream) {
   const bool fits = p.n_banks > 0 && p.n_banks <= kMaxBanks && p.rows > 0 &&
-                    p.rows % kTileRows == 0 && p.k > 0 && p.k % kDepthUnit == 0 &&
-                    p.k_tiles * 16 >= p.k;
+                    p.rows % (cluster * kTileRows) == 0 && p.k > 0 && p.k % kDepthUnit == 0 &&
+                    p.k_tiles * 16 >= p.k && p.pitch % kRunUnit == 0 && n_sms >= cluster;
   if (!fits) return cudaErrorInvalidValue;
-  return p.gated ? launch<true>(p, n_sms, stream) : launch<false>(p, n_sms, stream);
+  switch (cluster) {
+    case 1:
+      return launch_any<1>(p, n_sms, stream);
+    case 2:
+      return launch_any<2>(p, n_sms, stream);
+    case 4:
+      return launch_any<4>(p, n_sms, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace pointcode::prefill

@@ -13,26 +13,58 @@
 
 namespace pointcode::prefill {
 
-// 16 bytes from global to shared memory, asynchronously; zeros when `real` is false (nothing is read then).
-__device__ __forceinline__ void copy_or_zero(void* to, const void* from, bool real) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(mk::smem_addr(to)),
-               "l"(from), "r"(real ? 16 : 0)
-               : "memory");
+// ---- clusters of blocks
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
 }
-// Arrives once when all earlier copies of this thread are done.
-__device__ __forceinline__ void arrive_when_copied(uint64_t* bar) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(mk::smem_addr(bar))
-               : "memory");
+// All threads of all blocks of the cluster; orders what they did to shared memory.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+// Arrives at the barrier that lies at `bar`'s place in the block of this rank.
+__device__ __forceinline__ void arrive_at(uint64_t* bar, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(mk::smem_addr(bar)),
+      "r"(rank)
+      : "memory");
 }
-// What was written to shared memory the ordinary way can be read by tensor cores afterwards.
+// A bulk copy to the same place in every block of `mask`; completes on each one's barrier.
+__device__ __forceinline__ void bulk_load_to_all(void* dst, const void* src, uint32_t bytes,
+                                                 uint64_t* bar, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(mk::smem_addr(dst)),
+      "l"(src), "r"(bytes), "r"(mk::smem_addr(bar)), "h"(mask)
+      : "memory");
+}
+
+// ---- bulk copy: shared -> global
+__device__ __forceinline__ void bulk_store(void* dst, const void* src, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::
+          "l"(dst),
+      "r"(mk::smem_addr(src)), "r"(bytes)
+      : "memory");
+}
+// Until this thread's bulk stores have read what they store.
+__device__ __forceinline__ void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void wait_until_stored() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+// What was written to shared memory the ordinary way can be read by bulk stores afterwards.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void group_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+
+// ---- threads
+template <int kId>
+__device__ __forceinline__ void group_barrier(int threads) {
+  asm volatile("bar.sync %0, %1;" ::"n"(kId), "r"(threads) : "memory");
 }
 // Four 8 x 8 matrices, transposed; lane 8 m + r gives the address of row r of matrix m.
 __device__ __forceinline__ void store_transposed(void* row, const uint32_t (&parts)[4]) {

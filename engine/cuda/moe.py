@@ -9,7 +9,7 @@ import torch
 
 from . import ops
 from .device_weights import DeviceMatrix, Scratch
-from .packed_products import can_multiply, products
+from .packed_products import RUN_UNIT, can_multiply, gather_panels, products
 
 GroupedMm = Callable[..., torch.Tensor]
 
@@ -29,20 +29,30 @@ def grouped_linear(x: torch.Tensor, bank: torch.Tensor, ends: torch.Tensor) -> t
 
 
 def run_experts(
-    h: torch.Tensor, pairs: ops.Pairs, upgate: DeviceMatrix, down: DeviceMatrix, scratch: Scratch
-) -> torch.Tensor:
-    """Outputs (T · top_k, D) of all pairs, weighted, in the order of the pairs; h (T, D) bf16.
+    h: torch.Tensor,
+    logits: torch.Tensor,
+    top_k: int,
+    *,
+    normalise: bool,
+    upgate: DeviceMatrix,
+    down: DeviceMatrix,
+    scratch: Scratch,
+) -> ops.Parts:
+    """What the experts that logits (T, E) fp32 choose for the tokens h (T, D) bf16 give, and how much each counts.
 
-    `upgate` is the bank (E, 2F, D), `down` (E, D, F). Where the native kernel cannot take them as they are packed,
+    `upgate` is the bank (E, 2F, D), `down` (E, D, F). Where the native kernels cannot take them as they are packed,
     first one and then the other is unpacked into the scratch.
     """
     if can_multiply(upgate, down):
-        hidden = products(
-            upgate.data, upgate.rows, upgate.k, h, pairs.ends, source=pairs.source, scale=pairs.weights, gated=True
-        )
-        return products(down.data, down.rows, down.k, hidden, pairs.ends)
-    wide = grouped_linear(ops.gather(h, pairs), upgate.dense(scratch), pairs.ends)
-    return grouped_linear(ops.silu_up(wide, pairs.weights), down.dense(scratch), pairs.ends)
+        pairs = ops.dispatch(logits, top_k, normalise=normalise, unit=RUN_UNIT)
+        x = gather_panels(h, pairs.source)
+        hidden = products(upgate.data, upgate.rows, upgate.k, x, pairs.begins, pairs.ends, gated=True)
+        out = products(down.data, down.rows, down.k, hidden, pairs.begins, pairs.ends)
+    else:
+        pairs = ops.dispatch(logits, top_k, normalise=normalise)
+        wide = grouped_linear(ops.gather(h, pairs), upgate.dense(scratch), pairs.ends)
+        out = grouped_linear(ops.silu_up(wide), down.dense(scratch), pairs.ends)
+    return ops.Parts(out, pairs.places, pairs.weights)
 
 
 def _native_grouped_mm() -> GroupedMm | None:

@@ -17,14 +17,25 @@ from ..models.config import ModelConfig
 class Pairs:
     """A chunk's pairs (token, chosen expert), expert by expert, within an expert in the order of the tokens.
 
-    `source` (T · top_k,) int32 says which token a pair is, `weights` (T · top_k,) fp32 how much its expert counts;
-    expert e's pairs end before `ends[e]`, (E,) int32; slot s of token t lies at `places[t, s]`, (T, top_k) int32.
+    Expert e's pairs are [begins[e], ends[e]), (E,) int32. `source` (P,) int32 says which token a pair is; what it says
+    between two experts' pairs means nothing. Slot s of token t lies at `places[t, s]`, (T, top_k) int32, and its expert
+    counts `weights[t, s]`, (T, top_k) fp32.
     """
 
     source: torch.Tensor
-    weights: torch.Tensor
+    begins: torch.Tensor
     ends: torch.Tensor
     places: torch.Tensor
+    weights: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Summands of tokens: rows places[t] (T, n) int32 of values (P, D), times weights (T, n) fp32 where given."""
+
+    values: torch.Tensor
+    places: torch.Tensor
+    weights: torch.Tensor | None
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -68,25 +79,25 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(x.dtype)
 
 
-def silu_up(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """silu(gate) · up · weight (n, F), of x (n, 2F) gates and ups alternating in runs of eight; weight (n,) fp32."""
+def silu_up(x: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up (n, F), of x (n, 2F) gates and ups alternating in runs of eight."""
     if x.is_cuda:
         from . import triton_kernels
 
-        return triton_kernels.silu_up(x, weight)
-    gate, up = x.view(x.shape[0], -1, 2, 8).float().unbind(2)
-    y = (F.silu(gate) * up).flatten(1)
-    return (y if weight is None else y * weight.unsqueeze(1)).to(x.dtype)
+        return triton_kernels.silu_up(x)
+    gate, up = x.unflatten(1, (-1, 2, 8)).float().unbind(2)
+    return (F.silu(gate) * up).flatten(1).to(x.dtype)
 
 
-def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, places: torch.Tensor) -> None:
-    """x (T, D) fp32 += attention (T, D) + the sum over slots of parts[places[t]]; places (T, top_k) integers."""
+def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: Parts, norm: torch.Tensor, eps: float) -> torch.Tensor:
+    """x (T, D) fp32 += attention (T, D) + its parts; returns bf16 of x's RMSNorm with the weights `norm` (D,) fp32."""
     if x.is_cuda:
         from . import triton_kernels
 
-        triton_kernels.add_parts(x, attention, parts, places)
-        return
-    x += attention.float() + parts[places].float().sum(1)
+        return triton_kernels.add_parts(x, attention, parts.values, parts.places, parts.weights, norm, eps)
+    chosen = parts.values[parts.places].float()
+    x += attention.float() + (chosen if parts.weights is None else chosen * parts.weights.unsqueeze(2)).sum(1)
+    return rms_norm(x, norm, eps)
 
 
 def router_logits(h: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
@@ -96,12 +107,14 @@ def router_logits(h: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
     return F.linear(h.float(), router.float())
 
 
-def dispatch(logits: torch.Tensor, top_k: int, *, normalise: bool) -> Pairs:
-    """The pairs of a chunk's tokens with the experts that their router logits (T, E) fp32 choose."""
+def dispatch(logits: torch.Tensor, top_k: int, *, normalise: bool, unit: int = 1) -> Pairs:
+    """The pairs of a chunk's tokens with the experts that their router logits (T, E) fp32 choose.
+
+    `unit`: every expert's pairs begin at a multiple (on a GPU only)."""
     if logits.is_cuda:
         from . import triton_experts
 
-        return Pairs(*triton_experts.dispatch(logits, top_k, normalise=normalise))
+        return Pairs(*triton_experts.dispatch(logits, top_k, normalise=normalise, unit=unit))
     return by_expert(*route(logits, top_k, normalise=normalise), logits.shape[1])
 
 
@@ -119,15 +132,16 @@ def by_expert(ids: torch.Tensor, weights: torch.Tensor, n_experts: int) -> Pairs
     places[order] = torch.arange(order.numel(), dtype=torch.int32, device=ids.device)
     ends = ids.flatten().bincount(minlength=n_experts).cumsum(0).to(torch.int32)
     source = (order // ids.shape[1]).to(torch.int32)
-    return Pairs(source, weights.flatten()[order], ends, places.view_as(ids))
+    begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+    return Pairs(source, begins, ends, places.view_as(ids), weights)
 
 
 def gather(h: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-    """Each pair's row of h (T, D): (T · top_k, D)."""
+    """Each pair's row of h (T, D): (P, D)."""
     if h.is_cuda:
         from . import triton_experts
 
-        return triton_experts.gather(h, pairs.places)
+        return triton_experts.gather(h, pairs.places, pairs.source.shape[0])
     return h[pairs.source]
 
 

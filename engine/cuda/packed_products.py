@@ -1,6 +1,7 @@
-"""Products of a prefill chunk straight from packed weights, with the native kernel (csrc/prefill_gemm.cu), on Hopper.
+"""Products of a prefill chunk straight from packed weights, with the native kernels (csrc/prefill_gemm.cu), on Hopper.
 
-Letters: E matrices of a bank, P pairs (or tokens), K reduction length, R rows of a matrix.
+Letters: E matrices of a bank, P pairs (or tokens), K reduction length, R rows of a matrix. "Panels" of a (P, K) matrix
+are (K / 64, P, 64): of pair p's eight 16-byte chunks in a panel, chunk c lies at c ^ (p % 8), as tensor cores take it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from .device_weights import DeviceMatrix
 
 HOPPER = (9, 0)
-enabled = False  # the kernel has not run on a card yet
-ROWS_UNIT, K_UNIT, MOST_MATRICES = 128, 128, 256  # as in csrc/prefill_gemm.h
+enabled = True
+CLUSTER = 2  # blocks that share their pairs
+ROWS_UNIT, K_UNIT, MOST_MATRICES = 128 * CLUSTER, 128, 256  # as in csrc/prefill_gemm.h
+RUN_UNIT = 8  # a matrix's pairs begin at multiples
 
 
 def can_multiply(*matrices: DeviceMatrix) -> bool:
@@ -32,45 +35,72 @@ def can_multiply(*matrices: DeviceMatrix) -> bool:
     )
 
 
+def gather_panels(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Panels of x[source]: x (T, K) bf16, source (P,) int32, P a multiple of 8. Rows of wrong sources are not set."""
+    n, k = source.shape[0], x.shape[1]
+    panels = x.new_empty(k // 64, n, 64)
+    stream = torch.cuda.current_stream(x.device).cuda_stream
+    _native.gather_panels(x.data_ptr(), source.data_ptr(), panels.data_ptr(), x.shape[0], k, n, stream)
+    return panels
+
+
 def products(
     packed: torch.Tensor,
     rows: int,
     k: int,
-    x: torch.Tensor,
+    panels: torch.Tensor,
+    begins: torch.Tensor,
     ends: torch.Tensor,
     *,
-    source: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
     gated: bool = False,
+    cluster: int = CLUSTER,
 ) -> torch.Tensor:
-    """Pair p in [ends[e - 1], ends[e]): matrix e (R, K) of the packed bank times row source[p] of x; (P, R) bf16.
+    """Pair p in [begins[e], ends[e]): matrix e (R, K) of the packed bank times row p of x, given in panels; (P, R) bf16.
 
-    Gated: (P, R / 2) silu(gate) · up · scale[p] of the product's gates and ups, which alternate in runs of eight.
-    x (any, K) bf16 contiguous; ends (E,), source (P,) int32; without `source`, pair p is row p of x; scale (P,) fp32.
+    Gated: silu(gate) · up of the product's gates and ups, which alternate in runs of eight; panels of (P, R / 2).
+    begins, multiples of 8, and ends (E,) int32. Rows of no matrix are not set.
     """
-    n = x.shape[0] if source is None else source.shape[0]
-    out = x.new_empty(n, rows // 2 if gated else rows)
+    n = panels.shape[1]
+    out = panels.new_empty(*((rows // 128, n, 64) if gated else (n, rows)))
     _native.packed_products(
         packed.data_ptr(),
-        x.data_ptr(),
-        0 if source is None else source.data_ptr(),
-        0 if scale is None else scale.data_ptr(),
+        panels.data_ptr(),
+        begins.data_ptr(),
         ends.data_ptr(),
         out.data_ptr(),
         packed.shape[0],
         rows,
         k,
         packed.shape[2],
+        n,
         gated,
-        _n_sms(x.device),
-        torch.cuda.current_stream(x.device).cuda_stream,
+        cluster,
+        _n_sms(panels.device),
+        torch.cuda.current_stream(panels.device).cuda_stream,
     )
     return out
 
 
+def to_panels(x: torch.Tensor) -> torch.Tensor:
+    """(K / 64, P, 64) of x (P, K); a twin of the native kernel for tests."""
+    return _swap_chunks(x.view(x.shape[0], -1, 64).transpose(0, 1))
+
+
+def from_panels(panels: torch.Tensor) -> torch.Tensor:
+    """(P, K) of panels (K / 64, P, 64)."""
+    return _swap_chunks(panels).transpose(0, 1).flatten(1)
+
+
+def _swap_chunks(panels: torch.Tensor) -> torch.Tensor:
+    n = panels.shape[1]
+    chunk = torch.arange(8).unsqueeze(0) ^ torch.arange(n).unsqueeze(1) % 8
+    index = chunk.to(panels.device).view(1, n, 8, 1).expand(panels.shape[0], n, 8, 8)
+    return panels.unflatten(2, (8, 8)).gather(2, index).flatten(2)
+
+
 @lru_cache(maxsize=8)
 def products_work(device: torch.device) -> bool:
-    """Whether the kernel is built in and gives what torch gives (tried once, on a small bank)."""
+    """Whether the kernels are built in and give what torch gives (tried once, on a small bank)."""
     built = getattr(_native, "HAS_CUDA", False) and hasattr(_native, "packed_products")
     if not built or device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
         return False
@@ -78,18 +108,19 @@ def products_work(device: torch.device) -> bool:
     bank = torch.randn(3, 256, 256, device=device, generator=generator).to(torch.bfloat16)
     x = torch.randn(150, 256, device=device, generator=generator).to(torch.bfloat16)
     source = torch.randint(150, (400,), device=device, generator=generator, dtype=torch.int32)
-    scale = torch.rand(400, device=device, generator=generator)
-    limits = (70, 70, 400)
+    runs = ((0, 70), (72, 72), (72, 399))
     packed = torch.cat([pack_matrix(matrix) for matrix in bank])
-    ends = torch.tensor(limits, dtype=torch.int32, device=device)
-    ours = products(packed, 256, 256, x, ends, source=source)
-    gated = products(packed, 256, 256, x, ends, source=source, scale=scale, gated=True)
-    wanted = torch.cat(
-        [x[source[a:b].long()].float() @ m.float().t() for m, a, b in zip(bank, (0, *limits), limits, strict=False)]
-    )
-    gate, up = wanted.view(400, -1, 2, 8).unbind(2)
-    wanted_gated = (torch.nn.functional.silu(gate) * up).flatten(1) * scale.unsqueeze(1)
-    return _is_close(ours, wanted) and _is_close(gated, wanted_gated)
+    begins, ends = torch.tensor(runs, dtype=torch.int32, device=device).t().contiguous()
+    panels = gather_panels(x, source)
+    plain = products(packed, 256, 256, panels, begins, ends)
+    gated = from_panels(products(packed, 256, 256, panels, begins, ends, gated=True))
+    for matrix, (begin, end) in zip(bank, runs, strict=True):
+        wanted = x[source[begin:end].long()].float() @ matrix.float().t()
+        gate, up = wanted.unflatten(1, (-1, 2, 8)).unbind(2)
+        wanted_gated = (torch.nn.functional.silu(gate) * up).flatten(1)
+        if not (_is_close(plain[begin:end], wanted) and _is_close(gated[begin:end], wanted_gated)):
+            return False
+    return True
 
 
 def _is_close(ours: torch.Tensor, wanted: torch.Tensor) -> bool:

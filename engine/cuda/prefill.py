@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from ..kv_cache import NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, SequencePages, pages_for
-from ..models.config import LayerSpec
 from . import moe, ops
 from .attention import attend
 from .device_weights import DeviceLayer, DeviceModel, Scratch
@@ -47,11 +46,14 @@ class GpuPrefill:
         tokens = torch.tensor(ids[begin:end], dtype=torch.int64).to(device, non_blocking=True)
         chunk = self._chunk(begin, end, pages)
         x = model.embed.row_ids(tokens).float()
+        h = self._first_norm(x)
         last = model.config.n_layers - 1
         try:
-            for i, (spec, layer) in enumerate(zip(model.config.layers, model.layers, strict=True)):
+            for i in range(last):
                 at_layer()
-                self._layer(x, i, spec, layer, chunk, only_kv=i == last)
+                h = self._layer(x, h, i, chunk)
+            at_layer()
+            self._with_earlier(last, h, chunk)
         finally:
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
@@ -62,11 +64,14 @@ class GpuPrefill:
             model, device = self._model, self._model.device
             chunk = self._chunk(0, len(ids), pages)
             x = model.embed.row_ids(torch.tensor(ids, dtype=torch.int64, device=device)).float()
-            for i, (spec, layer) in enumerate(zip(model.config.layers, model.layers, strict=True)):
-                self._layer(x, i, spec, layer, chunk, only_kv=False)
-            h = ops.rms_norm(x[-n_last:].contiguous(), model.final_norm, model.config.eps)
+            h = self._first_norm(x)
+            for i in range(model.config.n_layers):
+                h = self._layer(x, h, i, chunk)
             head = model.head.dense(self._scratch)[0]
-            return F.linear(h, head).float() * model.config.logit_scale
+            return F.linear(h[-n_last:], head).float() * model.config.logit_scale
+
+    def _first_norm(self, x: torch.Tensor) -> torch.Tensor:
+        return ops.rms_norm(x, self._model.layers[0].norm, self._model.config.eps)
 
     def _chunk(self, begin: int, end: int, pages: SequencePages) -> _Chunk:
         """Raises AssertionError when pages of tokens that the chunk sees were given back."""
@@ -80,38 +85,42 @@ class GpuPrefill:
             begin, pages.kv, tables, ops.rotation_table(torch.arange(begin, end, device=device), model.config)
         )
 
-    def _layer(
-        self, x: torch.Tensor, index: int, spec: LayerSpec, layer: DeviceLayer, chunk: _Chunk, *, only_kv: bool
-    ) -> None:
-        """Adds the layer's output to x (T, D) fp32 in place."""
-        config = self._model.config
-        h = ops.rms_norm(x, layer.norm, config.eps)
-        qkv = F.linear(h, layer.qkv.dense(self._scratch)[0])
-        q, keys, values = self._with_earlier(index, spec, qkv, chunk)
-        if only_kv:
-            return
+    def _layer(self, x: torch.Tensor, h: torch.Tensor, index: int, chunk: _Chunk) -> torch.Tensor:
+        """Adds the layer's output to x (T, D) fp32 in place, given x's norm h; returns the next layer's (T, D) bf16."""
+        model, config = self._model, self._model.config
+        layer, spec = model.layers[index], config.layers[index]
+        q, keys, values = self._with_earlier(index, h, chunk)
         attention = attend(q, keys, values, window=config.window if spec.sliding else 0, scale=config.attn_scale)
         attention = F.linear(attention.flatten(1), layer.o.dense(self._scratch)[0])
-        parts, places = self._ffn(h, layer)
-        ops.add_parts(x, attention, parts, places)
+        is_last = index + 1 == config.n_layers
+        norm = model.final_norm if is_last else model.layers[index + 1].norm
+        return ops.add_parts(x, attention, self._ffn(h, layer), norm, config.eps)
 
-    def _ffn(self, h: torch.Tensor, layer: DeviceLayer) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of the FFN and where each token's parts lie in them (ops.add_parts)."""
+    def _ffn(self, h: torch.Tensor, layer: DeviceLayer) -> ops.Parts:
         config = self._model.config
         if layer.router is None:
-            hidden = ops.silu_up(F.linear(h, layer.upgate.dense(self._scratch)[0]), None)
+            hidden = ops.silu_up(F.linear(h, layer.upgate.dense(self._scratch)[0]))
             out = F.linear(hidden, layer.down.dense(self._scratch)[0])
-            return out, torch.arange(h.shape[0], dtype=torch.int32, device=h.device).unsqueeze(1)
+            return ops.Parts(out, torch.arange(h.shape[0], dtype=torch.int32, device=h.device).unsqueeze(1), None)
         logits = ops.router_logits(h, layer.router.dense(self._scratch)[0])
-        pairs = ops.dispatch(logits, config.top_k, normalise=config.norm_topk)
-        return moe.run_experts(h, pairs, layer.upgate, layer.down, self._scratch), pairs.places
+        return moe.run_experts(
+            h,
+            logits,
+            config.top_k,
+            normalise=config.norm_topk,
+            upgate=layer.upgate,
+            down=layer.down,
+            scratch=self._scratch,
+        )
 
     def _with_earlier(
-        self, index: int, spec: LayerSpec, qkv: torch.Tensor, chunk: _Chunk
+        self, index: int, h: torch.Tensor, chunk: _Chunk
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q (T, H, C), and keys and values (S, G, C): those of the earlier tokens that are seen, then the chunk's,
-        which are also written to their pages."""
+        which are also written to their pages. h (T, D): the layer's normed input."""
         config, begin = self._model.config, chunk.begin
+        layer, spec = self._model.layers[index], config.layers[index]
+        qkv = F.linear(h, layer.qkv.dense(self._scratch)[0])
         group = chunk.kv.group_of(index)
         first = max(0, begin - config.window + 1) if group == SLIDING else 0
         lead = begin - first

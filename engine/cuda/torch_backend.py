@@ -108,7 +108,7 @@ class TorchDecoder:
         """(n, parts, D)."""
         config, router = self._model.config, self._routers[index]
         if router is None:
-            hidden = triton_kernels.silu_up(F.linear(h, layer.upgate.data[0]), None)
+            hidden = triton_kernels.silu_up(F.linear(h, layer.upgate.data[0]))
             return F.linear(hidden, layer.down.data[0]).unsqueeze(1)
         ids, weights = kernels.route(F.linear(h.float(), router), config.top_k, normalise=config.norm_topk)
         return kernels.experts(h, layer.upgate.data, layer.down.data, ids, weights)

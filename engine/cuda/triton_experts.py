@@ -60,8 +60,10 @@ def _route_kernel(
 
 
 @triton.jit
-def _starts_kernel(counts, bases, starts, ends, n_blocks, n_experts, EXPERTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """counts (n_blocks, EXPERTS) to the pairs before each block, and where each expert's pairs start and end."""
+def _starts_kernel(
+    counts, bases, begins, ends, n_blocks, n_experts, EXPERTS: tl.constexpr, BLOCKS: tl.constexpr, UNIT: tl.constexpr
+):  # fmt: skip
+    """counts (n_blocks, EXPERTS) to the pairs before each block, and where each expert's pairs begin and end."""
     expert = tl.arange(0, EXPERTS)
     so_far = tl.zeros([EXPERTS], dtype=tl.int32)
     for first in range(0, n_blocks, BLOCKS):
@@ -70,27 +72,27 @@ def _starts_kernel(counts, bases, starts, ends, n_blocks, n_experts, EXPERTS: tl
         count = tl.load(counts + at, mask=block < n_blocks, other=0)
         tl.store(bases + at, so_far[None, :] + tl.cumsum(count, 0) - count, mask=block < n_blocks)
         so_far += tl.sum(count, 0)
-    end = tl.cumsum(so_far, 0)
-    tl.store(starts + expert, end - so_far)
-    tl.store(ends + expert, end, mask=expert < n_experts)
+    whole = (so_far + UNIT - 1) // UNIT * UNIT
+    begin = tl.cumsum(whole, 0) - whole
+    tl.store(begins + expert, begin, mask=expert < n_experts)
+    tl.store(ends + expert, begin + so_far, mask=expert < n_experts)
 
 
 @triton.jit
 def _lay_out_kernel(
-    ids, weights, ranks, bases, starts, source, x_weights, places, n_pairs, TOP_K: tl.constexpr,
-    EXPERTS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    ids, ranks, bases, begins, source, places, n_pairs, TOP_K: tl.constexpr, EXPERTS: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gives every pair its place."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < n_pairs
     token = pair // TOP_K
     expert = tl.load(ids + pair, mask=inside, other=0)
-    place = tl.load(starts + expert, mask=inside, other=0)
+    place = tl.load(begins + expert, mask=inside, other=0)
     place += tl.load(bases + token // TOKENS * EXPERTS + expert, mask=inside, other=0)
     place += tl.load(ranks + pair, mask=inside, other=0)
     tl.store(places + pair, place, mask=inside)
     tl.store(source + place, token, mask=inside)
-    tl.store(x_weights + place, tl.load(weights + pair, mask=inside, other=0.0), mask=inside)
 
 
 @triton.jit
@@ -105,36 +107,38 @@ def _gather_kernel(h, places, x, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexp
 
 
 def dispatch(
-    logits: torch.Tensor, top_k: int, *, normalise: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of logits (T, E) fp32: source (T · top_k,) int32, weights fp32, ends (E,) and places (T, top_k) int32, as in
-    ops.Pairs."""
+    logits: torch.Tensor, top_k: int, *, normalise: bool, unit: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The fields of ops.Pairs in order, of logits (T, E) fp32; every expert's pairs begin at a multiple of `unit`."""
     n, n_experts = logits.shape
     experts, pairs = triton.next_power_of_2(n_experts), n * top_k
     n_blocks = triton.cdiv(n, _TOKENS)
+    room = (pairs + n_experts * (unit - 1) + unit - 1) // unit * unit
 
     def integers(*shape: int) -> torch.Tensor:
         return logits.new_empty(shape, dtype=torch.int32)
 
     counts, bases = integers(2, n_blocks, experts).unbind(0)
     ids, ranks, places = integers(3, n, top_k).unbind(0)
-    weights, x_weights = logits.new_empty(2, pairs).unbind(0)
-    starts, ends, source = integers(experts), integers(n_experts), integers(pairs)
+    begins, ends = integers(2, n_experts).unbind(0)
+    weights, source = logits.new_empty(n, top_k), integers(room)
     _route_kernel[(n_blocks,)](
         logits, ids, weights, ranks, counts, n, n_experts, TOP_K=top_k, SLOTS=triton.next_power_of_2(top_k),
         EXPERTS=experts, TOKENS=_TOKENS, NORMALISE=normalise, num_warps=8,
     )  # fmt: skip
-    _starts_kernel[(1,)](counts, bases, starts, ends, n_blocks, n_experts, EXPERTS=experts, BLOCKS=_BLOCKS, num_warps=8)
+    _starts_kernel[(1,)](
+        counts, bases, begins, ends, n_blocks, n_experts, EXPERTS=experts, BLOCKS=_BLOCKS, UNIT=unit, num_warps=8
+    )
     _lay_out_kernel[(triton.cdiv(pairs, _PAIRS),)](
-        ids, weights, ranks, bases, starts, source, x_weights, places, pairs, TOP_K=top_k, EXPERTS=experts,
-        TOKENS=_TOKENS, BLOCK=_PAIRS, num_warps=4,
+        ids, ranks, bases, begins, source, places, pairs, TOP_K=top_k, EXPERTS=experts, TOKENS=_TOKENS, BLOCK=_PAIRS,
+        num_warps=4,
     )  # fmt: skip
-    return source, x_weights, ends, places
+    return source, begins, ends, places, weights
 
 
-def gather(h: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """(T · top_k, D): row t of h (T, D) at each of places[t]; places (T, top_k) int32."""
+def gather(h: torch.Tensor, places: torch.Tensor, n_pairs: int) -> torch.Tensor:
+    """(n_pairs, D): row t of h (T, D) at each of places[t]; places (T, top_k) int32."""
     n, hidden = h.shape
-    x = h.new_empty(places.numel(), hidden)
+    x = h.new_empty(n_pairs, hidden)
     _gather_kernel[(n,)](h, places, x, hidden, TOP_K=places.shape[1], BLOCK=triton.next_power_of_2(hidden), num_warps=4)
     return x

@@ -103,7 +103,7 @@ def split_qkv(
 
 
 @triton.jit
-def _silu_up_kernel(x, weight, out, width, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_up_kernel(x, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -111,37 +111,55 @@ def _silu_up_kernel(x, weight, out, width, WEIGHTED: tl.constexpr, BLOCK: tl.con
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + 8, mask=inside, other=0.0).to(tl.float32)
     y = gate / (1.0 + tl.exp(-gate)) * up
-    if WEIGHTED:
-        y *= tl.load(weight + row)
     tl.store(out + row * width + at, y.to(tl.bfloat16), mask=inside)
 
 
-def silu_up(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """silu(gate) · up · weight, (n, F), of x (n, 2F) whose gates and ups alternate in runs of eight."""
+def silu_up(x: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up, (n, F), of x (n, 2F) whose gates and ups alternate in runs of eight."""
     n, width = x.shape[0], x.shape[1] // 2
     out = x.new_empty(n, width)
     block = min(1024, triton.next_power_of_2(width))
-    scale = x if weight is None else weight
-    _silu_up_kernel[(n, triton.cdiv(width, block))](x, scale, out, width, WEIGHTED=weight is not None, BLOCK=block)
+    _silu_up_kernel[(n, triton.cdiv(width, block))](x, out, width, BLOCK=block)
     return out
 
 
 @triton.jit
-def _add_parts_kernel(x, attention, parts, places, hidden, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+def _add_parts_kernel(
+    x, attention, parts, places, weights, norm, out, hidden, eps, PARTS: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.arange(0, BLOCK)
     inside = at < hidden
     here = token * hidden + at
     total = tl.load(x + here, mask=inside, other=0.0) + tl.load(attention + here, mask=inside, other=0.0).to(tl.float32)
-    for slot in range(TOP_K):
-        place = tl.load(places + token * TOP_K + slot).to(tl.int64)
-        total += tl.load(parts + place * hidden + at, mask=inside, other=0.0).to(tl.float32)
+    for slot in tl.static_range(PARTS):
+        place = tl.load(places + token * PARTS + slot).to(tl.int64)
+        part = tl.load(parts + place * hidden + at, mask=inside, other=0.0).to(tl.float32)
+        if WEIGHTED:
+            part *= tl.load(weights + token * PARTS + slot)
+        total += part
     tl.store(x + here, total, mask=inside)
+    scale = 1.0 / tl.sqrt(tl.sum(total * total, 0) / hidden + eps)
+    normed = total * scale * tl.load(norm + at, mask=inside, other=0.0)
+    tl.store(out + here, normed.to(tl.bfloat16), mask=inside)
 
 
-def add_parts(x: torch.Tensor, attention: torch.Tensor, parts: torch.Tensor, places: torch.Tensor) -> None:
-    """x (T, D) fp32 += attention (T, D) + the sum of parts[places[t]] (pairs, D), places (T, top_k) int32."""
+def add_parts(
+    x: torch.Tensor,
+    attention: torch.Tensor,
+    parts: torch.Tensor,
+    places: torch.Tensor,
+    weights: torch.Tensor | None,
+    norm: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """x (T, D) fp32 += attention (T, D) + the sum of parts[places[t]] (P, D), places (T, n) int32, times weights (T, n)
+    fp32 where given; returns bf16 of its RMSNorm."""
     n, hidden = x.shape
-    block = min(2048, triton.next_power_of_2(hidden))
-    grid = (n, triton.cdiv(hidden, block))
-    _add_parts_kernel[grid](x, attention, parts, places, hidden, TOP_K=places.shape[1], BLOCK=block)
+    out = torch.empty_like(x, dtype=torch.bfloat16)
+    _add_parts_kernel[(n,)](
+        x, attention, parts, places, norm if weights is None else weights, norm, out, hidden, eps,
+        PARTS=places.shape[1], WEIGHTED=weights is not None, BLOCK=triton.next_power_of_2(hidden), num_warps=8,
+    )  # fmt: skip
+    return out

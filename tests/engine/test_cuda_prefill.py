@@ -122,18 +122,22 @@ def test_attention_in_blocks_equals_one_masked_product(n: int, s: int, window: i
     assert torch.allclose(attend_in_blocks(q, k, v, window=window, scale=0.25), wanted, atol=1e-5)
 
 
-def test_experts_of_sorted_pairs_equal_a_loop_over_tokens() -> None:
+@pytest.mark.parametrize("normalise", [False, True])
+def test_experts_of_sorted_pairs_equal_a_loop_over_tokens(normalise: bool) -> None:
     torch.manual_seed(0)
     h, upgate, down = torch.randn(9, 32), torch.randn(6, 32, 32), torch.randn(6, 32, 16)
-    ids, weights = torch.stack([torch.randperm(6)[:2] for _ in range(9)]), torch.rand(9, 2)
-    pairs = ops.by_expert(ids, weights, 6)
+    logits = torch.randn(9, 6)
+    ids, weights = ops.route(logits, 2, normalise=normalise)
     wide, narrow = (DeviceMatrix(bank, bank.shape[1], bank.shape[2], packed=False) for bank in (upgate, down))
-    parts = moe.run_experts(h, pairs, wide, narrow, Scratch(CPU))
+    parts = moe.run_experts(h, logits, 2, normalise=normalise, upgate=wide, down=narrow, scratch=Scratch(CPU))
+    x, norm = torch.randn(9, 32), torch.rand(32)
+    wanted = x.clone()
     for token in range(9):
-        for slot in range(2):
-            e = int(ids[token, slot])
-            hidden = ops.silu_up((upgate[e] @ h[token]).unsqueeze(0), weights[token, slot].unsqueeze(0))[0]
-            assert torch.allclose(parts[pairs.places[token, slot]], down[e] @ hidden, atol=1e-3)
+        for e, weight in zip(ids[token].tolist(), weights[token], strict=True):
+            wanted[token] += weight * (down[e] @ ops.silu_up((upgate[e] @ h[token]).unsqueeze(0))[0])
+    normed = ops.add_parts(x, torch.zeros(9, 32), parts, norm, 1e-6)
+    assert torch.allclose(x, wanted, atol=1e-3)
+    assert torch.allclose(normed.float(), ops.rms_norm(wanted, norm, 1e-6).float(), atol=2e-2)
 
 
 def test_random_weights_have_the_models_shape_and_repeat(weights: ModelWeights) -> None:

@@ -53,11 +53,17 @@ struct KernelCall {
     call->kernel(*call->argument);
   }
 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   union {
     int programmaticStreamSerializationAllowed;
+    struct {
+      uint32_t x, y, z;
+    } clusterDim;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -72,13 +78,22 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, 
   *blocks = 1;
   return cudaSuccess;
 }
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, F*, const cudaLaunchConfig_t* config) {
+  *clusters = static_cast<int>(config->gridDim.x / config->attrs->val.clusterDim.x);
+  return cudaSuccess;
+}
 template <typename P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P),
                                const P& argument) {
   const KernelCall<P> call{kernel, &argument};
   ::gridDim = config->gridDim;
+  uint32_t cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; i++)
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      cluster = config->attrs[i].val.clusterDim.x;
   return host_cuda::run_grid(&KernelCall<P>::enter, &call, config->gridDim, config->blockDim,
-                             config->dynamicSmemBytes) == 0
+                             config->dynamicSmemBytes, cluster) == 0
              ? cudaSuccess
              : cudaErrorUnknown;
 }

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -64,12 +65,16 @@ struct Copy {
   void* dst;
   const void* src;
   uint32_t bytes;
-  uint64_t* bar;
+  uint64_t* bar;  // nullptr: a store
   Block* block;
+  const Thread* owner;  // of a store
 };
 
 struct Device {
   std::vector<std::unique_ptr<Block>> blocks;
+  uint32_t cluster = 1;
+  std::vector<int> in_cluster_sync;     // threads, by cluster
+  std::vector<uint32_t> cluster_syncs;  // that are over
   std::vector<Warp*> ready;
   std::vector<Thread*> spinning;
   std::vector<Copy> copies;
@@ -128,6 +133,7 @@ void land_one() {
   const Copy copy = device.copies[i];
   device.copies[i] = device.copies.back(), device.copies.pop_back();
   std::memcpy(copy.dst, copy.src, copy.bytes);
+  if (copy.bar == nullptr) return;
   Barrier b = load(copy.bar);
   b.bytes -= static_cast<int32_t>(copy.bytes);
   store(copy.bar, b, copy.block);
@@ -342,12 +348,68 @@ bool barrier_wait(const uint64_t* bar, uint32_t parity) {
   leave();
   return barrier_test(bar, parity);
 }
-void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
+namespace {
+void require_aligned(const void* dst, const void* src, uint32_t bytes) {
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(dst) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(src) % 16 != 0)
     fail("a bulk copy of %u bytes is not aligned to 16", bytes);
+}
+Block* block_of_rank(int rank) {
+  const uint32_t x = block_index().x;
+  return device.blocks[x - x % device.cluster + static_cast<uint32_t>(rank)].get();
+}
+}  // namespace
+
+void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
+  require_aligned(dst, src, bytes);
   std::memset(dst, kPoison, bytes);
-  device.copies.push_back({dst, src, bytes, bar, device.current->warp->block});
+  device.copies.push_back({dst, src, bytes, bar, device.current->warp->block, nullptr});
+}
+void store_async(void* dst, const void* src, uint32_t bytes) {
+  require_aligned(dst, src, bytes);
+  device.copies.push_back({dst, src, bytes, nullptr, nullptr, device.current});
+}
+void wait_for_stores() {
+  const auto mine = [](const Copy& copy) { return copy.owner == device.current; };
+  while (std::any_of(device.copies.begin(), device.copies.end(), mine)) pause_in_spin();
+}
+
+// ------------------------------------------------------------------ clusters
+int cluster_rank() { return static_cast<int>(block_index().x % device.cluster); }
+void sync_cluster() {
+  const uint32_t i = block_index().x / device.cluster;
+  const int n_threads =
+      static_cast<int>(device.cluster * device.blocks[0]->warps.size() * kWarpLanes);
+  const uint32_t turn = device.cluster_syncs[i];
+  if (++device.in_cluster_sync[i] == n_threads) {
+    device.in_cluster_sync[i] = 0, device.cluster_syncs[i]++;
+    return;
+  }
+  while (device.cluster_syncs[i] == turn) pause_in_spin();
+}
+void* in_block_of(const void* place, int rank) {
+  const auto offset = static_cast<const uint8_t*>(place) - shared_memory();
+  if (offset < 0 || offset >= static_cast<ptrdiff_t>(block_of_rank(rank)->shared_bytes))
+    fail("a place outside of shared memory is looked up in another block");
+  return block_of_rank(rank)->shared + offset;
+}
+void arrive_in_cluster(uint64_t* bar, int rank) {
+  maybe_yield();
+  auto* there = static_cast<uint64_t*>(in_block_of(bar, rank));
+  Barrier b = load(there);
+  if (b.pending == 0) fail("an mbarrier of %u gets one arrival too many", b.expected);
+  b.pending = (b.pending - 1) & 0x7fff;
+  store(there, b, block_of_rank(rank));
+}
+void copy_to_cluster(void* dst, const void* src, uint32_t bytes, uint64_t* bar, uint32_t mask) {
+  require_aligned(dst, src, bytes);
+  for (int rank = 0; rank < static_cast<int>(device.cluster); rank++) {
+    if ((mask >> rank & 1) == 0) continue;
+    void* there = in_block_of(dst, rank);
+    std::memset(there, kPoison, bytes);
+    device.copies.push_back({there, src, bytes, static_cast<uint64_t*>(in_block_of(bar, rank)),
+                             block_of_rank(rank), nullptr});
+  }
 }
 
 // ------------------------------------------------------------------ launch
@@ -362,12 +424,16 @@ void fail(const char* format, ...) {
   throw std::string(text);
 }
 
-int run_grid(Entry entry, const void* context, Dim grid, Dim block, size_t shared_bytes) {
+int run_grid(Entry entry, const void* context, Dim grid, Dim block, size_t shared_bytes,
+             uint32_t cluster) {
   const uint64_t seed = device.seed;
   device = Device{};
   device.seed = seed;
   device.state = seed * 0x9e3779b97f4a7c15ull | 1;
   device.entry = entry, device.context = context;
+  device.cluster = cluster;
+  device.in_cluster_sync.assign(grid.x / cluster, 0),
+      device.cluster_syncs.assign(grid.x / cluster, 0);
   uint8_t* next = stack_memory(kStackBytes * grid.x * block.x);
   for (uint32_t x = 0; x < grid.x; x++) make_block(x, block, shared_bytes, next);
   try {

@@ -45,10 +45,22 @@ void barrier_arrive(uint64_t* bar, uint32_t expected_bytes);
 bool barrier_test(const uint64_t* bar, uint32_t parity);
 bool barrier_wait(const uint64_t* bar, uint32_t parity);  // parks once when the phase is not over
 void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar);
+// Copies out of shared memory that the calling fiber has begun; they read what they store when they land.
+void store_async(void* dst, const void* src, uint32_t bytes);
+void wait_for_stores();
+
+// ---- clusters: blocks in a row; ranks count from the first one
+int cluster_rank();
+void sync_cluster();
+// The same place in the shared memory of another block of the cluster.
+void* in_block_of(const void* place, int rank);
+void arrive_in_cluster(uint64_t* bar, int rank);
+void copy_to_cluster(void* dst, const void* src, uint32_t bytes, uint64_t* bar, uint32_t mask);
 
 // ---- launch
 using Entry = void (*)(const void* context);
-int run_grid(Entry entry, const void* context, Dim grid, Dim block, size_t shared_bytes);
+int run_grid(Entry entry, const void* context, Dim grid, Dim block, size_t shared_bytes,
+             uint32_t cluster = 1);
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace host_cuda

@@ -1,34 +1,38 @@
-// The host's twins of the PTX wrappers in csrc/prefill_ptx.cuh. Copies of single threads land at once.
+// The host's twins of the PTX wrappers in csrc/prefill_ptx.cuh.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <utility>
 
 #include "cuda_runtime.h"
 #include "host_ptx.h"
 
 namespace pointcode::prefill {
 
-inline void copy_or_zero(void* to, const void* from, bool real) {
-  host_cuda::maybe_yield();
-  if (real) {
-    std::memcpy(to, from, 16);
-  } else {
-    std::memset(to, 0, 16);
-  }
+inline uint32_t cluster_rank() { return static_cast<uint32_t>(host_cuda::cluster_rank()); }
+inline void cluster_sync() { host_cuda::sync_cluster(); }
+inline void arrive_at(uint64_t* bar, uint32_t rank) {
+  host_cuda::arrive_in_cluster(bar, static_cast<int>(rank));
 }
-inline void arrive_when_copied(uint64_t* bar) { host_cuda::barrier_arrive(bar, 0); }
-inline void wait_for_copies() {}
+inline void bulk_load_to_all(void* dst, const void* src, uint32_t bytes, uint64_t* bar,
+                             uint16_t mask) {
+  host_cuda::copy_to_cluster(dst, src, bytes, bar, mask);
+}
+inline void bulk_store(void* dst, const void* src, uint32_t bytes) {
+  host_cuda::store_async(dst, src, bytes);
+}
+inline void wait_until_read() { host_cuda::wait_for_stores(); }
+inline void wait_until_stored() { host_cuda::wait_for_stores(); }
 inline void fence_async_proxy() {}
 
-inline void group_barrier(int id, int threads) {
+template <int kId>
+void group_barrier(int threads) {
   struct State {
     int arrived = 0, turn = 0;
   };
-  static std::map<std::pair<const void*, int>, State> states;  // of all blocks
-  State& state = states[{host_cuda::shared_memory(), id}];
+  static std::map<const void*, State> states;  // of all blocks
+  State& state = states[host_cuda::shared_memory()];
   const int turn = state.turn;
   if (++state.arrived == threads) {
     state.arrived = 0, state.turn++;
