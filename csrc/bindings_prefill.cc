@@ -3,6 +3,7 @@
 
 #if POINTCODE_CUDA
 #include "check.h"
+#include "prefill_attention.h"
 #include "prefill_gemm.h"
 
 namespace py = pybind11;
@@ -48,6 +49,25 @@ void gather_panels(uintptr_t x, uintptr_t source, uintptr_t panels, int32_t n_to
   CHECK_THAT(error == cudaSuccess, "rows of ", k, " to panels: ", cudaGetErrorString(error));
 }
 
+void prefill_attention(uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, int32_t n_queries,
+                       int32_t n_keys, int32_t heads, int32_t groups, int32_t window, float scale,
+                       int n_sms, uintptr_t stream) {
+  const prefill::Attention attention{at<const __nv_bfloat16>(q),
+                                     at<const __nv_bfloat16>(k),
+                                     at<const __nv_bfloat16>(v),
+                                     at<__nv_bfloat16>(out),
+                                     n_queries,
+                                     n_keys,
+                                     heads,
+                                     groups,
+                                     window,
+                                     scale};
+  const cudaError_t error =
+      prefill::launch_attention(attention, n_sms, reinterpret_cast<cudaStream_t>(stream));
+  CHECK_THAT(error == cudaSuccess, "attention of ", n_queries, " queries over ", n_keys,
+             " keys: ", cudaGetErrorString(error));
+}
+
 }  // namespace
 
 void bind_prefill(py::module_& m) {
@@ -56,6 +76,8 @@ void bind_prefill(py::module_& m) {
         "stream"_a);
   m.def("gather_panels", &gather_panels, "x"_a, "source"_a, "panels"_a, "n_tokens"_a, "k"_a,
         "pitch"_a, "stream"_a);
+  m.def("prefill_attention", &prefill_attention, "q"_a, "k"_a, "v"_a, "out"_a, "n_queries"_a,
+        "n_keys"_a, "heads"_a, "groups"_a, "window"_a, "scale"_a, "n_sms"_a, "stream"_a);
 }
 
 }  // namespace pointcode

@@ -11,17 +11,15 @@
 namespace pointcode::prefill {
 namespace {
 
-constexpr int kTokens = 256;        // of a tile
-constexpr int kDepth = 64;          // columns of a stage
-constexpr int kSums = kTokens / 2;  // of one consumer thread
+constexpr int kTokens = 256;  // of a tile
+constexpr int kDepth = 64;    // columns of a stage
 constexpr int kStages = 4;
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kThreads = 3 * kGroup;
 constexpr int kRowBytes = kDepth * 2;  // of a pair in a stage
 constexpr int kWeightBytes = kTileRows * kRowBytes;
 constexpr int kStageBytes = kWeightBytes + kTokens * kRowBytes;
-constexpr int kRound = 64;      // pairs that the epilogue turns at once
-constexpr int kWidthUnit = 32;  // widths of products
+constexpr int kRound = 64;  // pairs that the epilogue turns at once
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
 struct Shared {
@@ -68,7 +66,7 @@ __device__ __forceinline__ Tile tile_at(const Products& p, const Shared& s, int 
   }
   const int begin = p.begins[low], n = p.ends[low] - begin, n_tiles = pair_tiles(n);
   const int local = index - s.tiles_before[low];
-  const int width = rounded((n + n_tiles - 1) / n_tiles, kWidthUnit);
+  const int width = rounded((n + n_tiles - 1) / n_tiles, kRound);
   const int first = local % n_tiles * width;
   return {low, local / n_tiles, begin + first, min(width, n - first)};
 }
@@ -122,9 +120,8 @@ __device__ void produce(const Products& p, Shared& s, int rank) {
 
 // ---------------------------------------------------------------- consumers
 template <int N>
-__device__ __forceinline__ void multiply_stage(float (&d)[kSums], uint4 (&a)[kDepth / 16],
-                                               const Shared& s, uint32_t slot, int weights_at,
-                                               bool add) {
+__device__ __forceinline__ void multiply_stage(float (&d)[N / 2], uint4 (&a)[kDepth / 16],
+                                               const Shared& s, uint32_t slot, int weights_at) {
   const uint8_t* stage = s.stages[slot];
 #pragma unroll
   for (int i = 0; i < kDepth / 16; ++i)
@@ -132,8 +129,7 @@ __device__ __forceinline__ void multiply_stage(float (&d)[kSums], uint4 (&a)[kDe
   const uint64_t b = descriptor(stage + kWeightBytes);
   wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < kDepth / 16; ++i)
-    Wgmma<N>::run(reinterpret_cast<float (&)[N / 2]>(d), a[i], b + 2 * i, i > 0 || add);
+  for (int i = 0; i < kDepth / 16; ++i) Wgmma<N>::run(d, a[i], b + 2 * i, 1);
   wgmma_commit();
 }
 
@@ -151,7 +147,7 @@ __device__ __forceinline__ void release(Shared& s, uint32_t slot) {
 
 // The sum over K of a tile; `turn` counts the stages of all tiles.
 template <int kCluster, int N>
-__device__ __forceinline__ void multiply(const Products& p, Shared& s, float (&d)[kSums],
+__device__ __forceinline__ void multiply(const Products& p, Shared& s, float (&d)[N / 2],
                                          uint32_t& turn, int weights_at) {
   uint4 a[2][kDepth / 16];  // the products of the stage before still read theirs
   const int n_steps = p.k / kDepth;
@@ -161,34 +157,13 @@ __device__ __forceinline__ void multiply(const Products& p, Shared& s, float (&d
       const uint32_t slot = turn % kStages;
       while (!mk::mbar_try_wait(&s.full[slot], turn / kStages % 2)) {
       }
-      multiply_stage<N>(d, a[half], s, slot, weights_at, step + half > 0);
+      multiply_stage<N>(d, a[half], s, slot, weights_at);
       wgmma_wait<1>();
       if (step + half > 0) release<kCluster>(s, (turn - 1) % kStages);
     }
   }
   wgmma_wait<0>();
   release<kCluster>(s, (turn - 1) % kStages);
-}
-
-template <int kCluster>
-__device__ __forceinline__ void multiply_any(const Products& p, Shared& s, float (&d)[kSums],
-                                             uint32_t& turn, int weights_at, int count) {
-  switch (max(2, (count + kWidthUnit - 1) / kWidthUnit)) {
-    case 2:
-      return multiply<kCluster, 64>(p, s, d, turn, weights_at);
-    case 3:
-      return multiply<kCluster, 96>(p, s, d, turn, weights_at);
-    case 4:
-      return multiply<kCluster, 128>(p, s, d, turn, weights_at);
-    case 5:
-      return multiply<kCluster, 160>(p, s, d, turn, weights_at);
-    case 6:
-      return multiply<kCluster, 192>(p, s, d, turn, weights_at);
-    case 7:
-      return multiply<kCluster, 224>(p, s, d, turn, weights_at);
-    default:
-      return multiply<kCluster, 256>(p, s, d, turn, weights_at);
-  }
 }
 
 __device__ __forceinline__ float gated(float gate, float up) {
@@ -200,15 +175,15 @@ __device__ __forceinline__ int place_of(int pair, int chunk) {
 }
 
 // The hidden units of the block's 128 rows are one panel: the tile is turned in shared memory and leaves as one run.
+template <int N>
 __device__ __forceinline__ void store_gated(const Products& p, const Tile& t, int row_tile,
-                                            const float (&d)[kSums], Shared& s, int group) {
+                                            const float (&d)[N / 2], Shared& s, int group) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32, warp = thread / 32;
   const bool leads = group == 0 && thread == 0;
   if (leads) wait_until_read();  // the tile before
   group_barrier<1>(2 * kGroup);
 #pragma unroll
-  for (int block = 0; block < kTokens / 8; block += 4) {  // of eight pairs
-    if (block * 8 >= t.count) break;
+  for (int block = 0; block < N / 8; block += 4) {  // of eight pairs
     uint32_t parts[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -225,18 +200,17 @@ __device__ __forceinline__ void store_gated(const Products& p, const Tile& t, in
 }
 
 // Turns D over, 64 pairs at a time, through the warpgroup's own shared memory, and stores a pair's 64 values as a run.
-template <int kGroupId>
+template <int N>
 __device__ __forceinline__ void store_plain(const Products& p, const Tile& t, int row_tile,
-                                            const float (&d)[kSums], Shared& s) {
+                                            const float (&d)[N / 2], Shared& s, int group) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32, warp = thread / 32;
-  uint8_t* const out = p.out + (row_tile * 2 + kGroupId) * kRowBytes;
+  uint8_t* const out = p.out + (row_tile * 2 + group) * kRowBytes;
 #pragma unroll
-  for (int round = 0; round < kTokens / kRound; ++round) {
-    const int first = round * kRound;
-    if (first >= t.count) break;
-    uint8_t* const turned = s.out + (2 * kGroupId + round % 2) * (kRound * kRowBytes);
+  for (int first = 0; first < N; first += kRound) {
+    uint8_t* const turned = s.out + (2 * group + first / kRound % 2) * (kRound * kRowBytes);
+    const int n_pairs = N - first < kRound ? N - first : kRound;
 #pragma unroll
-    for (int block = 0; block < kRound / 8; block += 2) {
+    for (int block = 0; block < n_pairs / 8; block += 2) {
       uint32_t parts[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -247,9 +221,9 @@ __device__ __forceinline__ void store_plain(const Products& p, const Tile& t, in
       store_transposed(
           turned + place_of(8 * (block + matrix / 2) + lane % 8, 2 * warp + matrix % 2), parts);
     }
-    group_barrier<1 + kGroupId>(kGroup);
+    group_barrier(1 + group, kGroup);
 #pragma unroll
-    for (int i = 0; i < kRound * 8 / kGroup; ++i) {
+    for (int i = 0; i < n_pairs * 8 / kGroup; ++i) {
       const int pair = (thread + i * kGroup) / 8, chunk = thread % 8;
       const uint4 values = *reinterpret_cast<const uint4*>(turned + place_of(pair, chunk));
       if (first + pair < t.count)
@@ -257,29 +231,42 @@ __device__ __forceinline__ void store_plain(const Products& p, const Tile& t, in
                                   chunk * 16) = values;
     }
   }
-  group_barrier<1 + kGroupId>(kGroup);  // of the next tile's first writes
+  group_barrier(1 + group, kGroup);  // before the next tile's first writes
+}
+
+template <int kCluster, bool kGated, int N>
+__device__ __forceinline__ void make_tile(const Products& p, const Tile& t, Shared& s, int row_tile,
+                                          int group, uint32_t& turn) {
+  const int thread = static_cast<int>(threadIdx.x) % kGroup;
+  const int weights_at = (group * 4 + thread / 32) * (kDepth / 16 * 512) + thread % 32 * 16;
+  float d[N / 2];
+#pragma unroll
+  for (float& sum : d) sum = 0;  // without it all widths' sums are live at once for the assembler
+  multiply<kCluster, N>(p, s, d, turn, weights_at);
+  if constexpr (kGated) {
+    store_gated<N>(p, t, row_tile, d, s, group);
+  } else {
+    store_plain<N>(p, t, row_tile, d, s, group);
+  }
 }
 
 template <int kCluster, bool kGated>
 __device__ void consume(const Products& p, Shared& s, int rank, int group) {
-  const int thread = static_cast<int>(threadIdx.x) % kGroup;
-  const int weights_at = (group * 4 + thread / 32) * (kDepth / 16 * 512) + thread % 32 * 16;
   uint32_t turn = 0;
   for (int index = static_cast<int>(blockIdx.x) / kCluster; index < s.tiles_before[p.n_banks];
        index += static_cast<int>(gridDim.x) / kCluster) {
     const Tile t = tile_at(p, s, index);
     const int row_tile = t.rows * kCluster + rank;
-    float d[kSums];
-    multiply_any<kCluster>(p, s, d, turn, weights_at, t.count);
-    if constexpr (kGated) {
-      store_gated(p, t, row_tile, d, s, group);
-    } else if (group == 0) {
-      store_plain<0>(p, t, row_tile, d, s);
+    // A fourth width would take so many registers that the assembler lets wgmmas wait for each other.
+    if (t.count <= 128) {
+      make_tile<kCluster, kGated, 128>(p, t, s, row_tile, group, turn);
+    } else if (t.count <= 192) {
+      make_tile<kCluster, kGated, 192>(p, t, s, row_tile, group, turn);
     } else {
-      store_plain<1>(p, t, row_tile, d, s);
+      make_tile<kCluster, kGated, 256>(p, t, s, row_tile, group, turn);
     }
   }
-  if (kGated && group == 0 && thread == 0) wait_until_stored();
+  if (kGated && group == 0 && threadIdx.x % kGroup == 0) wait_until_stored();
 }
 
 template <int kCluster, bool kGated>

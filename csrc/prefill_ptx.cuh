@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "mk_ptx.cuh"
+#include "tile_map.h"
 
 namespace pointcode::prefill {
 
@@ -41,6 +42,16 @@ __device__ __forceinline__ void bulk_load_to_all(void* dst, const void* src, uin
       : "memory");
 }
 
+// The box of a tile map (tile_map.h) whose first value lies at (column, row).
+__device__ __forceinline__ void tile_load(void* dst, const CUtensorMap& map, int column, int row,
+                                          uint64_t* bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], [%4];" ::"r"(mk::smem_addr(dst)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(mk::smem_addr(bar))
+      : "memory");
+}
+
 // ---- bulk copy: shared -> global
 __device__ __forceinline__ void bulk_store(void* dst, const void* src, uint32_t bytes) {
   asm volatile(
@@ -65,6 +76,13 @@ __device__ __forceinline__ void fence_async_proxy() {
 template <int kId>
 __device__ __forceinline__ void group_barrier(int threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "r"(threads) : "memory");
+}
+// Counts as `threads` / 2 of those that the barrier waits for, without waiting.
+__device__ __forceinline__ void group_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void group_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // Four 8 x 8 matrices, transposed; lane 8 m + r gives the address of row r of matrix m.
 __device__ __forceinline__ void store_transposed(void* row, const uint32_t (&parts)[4]) {

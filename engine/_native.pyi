@@ -422,20 +422,40 @@ HAS_CUDA: bool
 def packed_products(
     weights: int,
     x: int,
-    source: int,
-    scale: int,
+    begins: int,
     ends: int,
     out: int,
     n_banks: int,
     rows: int,
     k: int,
     k_tiles: int,
+    pitch: int,
     gated: bool,
+    cluster: int,
     n_sms: int,
     stream: int,
 ) -> None:
-    """Queues products from packed weights on a stream (csrc/prefill_gemm.h); addresses are the device's, 0 for none.
-    RuntimeError for sizes that the kernel does not take. Exists where the build has CUDA."""
+    """Queues products from packed weights on a stream (csrc/prefill_gemm.h); addresses are the device's. RuntimeError
+    for sizes that the kernel does not take. Exists, like the next two, where the build has CUDA."""
+
+def gather_panels(x: int, source: int, panels: int, n_tokens: int, k: int, pitch: int, stream: int) -> None:
+    """Queues the gathering of rows (csrc/prefill_gemm.h); `source` 0: in order."""
+
+def prefill_attention(
+    q: int,
+    k: int,
+    v: int,
+    out: int,
+    n_queries: int,
+    n_keys: int,
+    heads: int,
+    groups: int,
+    window: int,
+    scale: float,
+    n_sms: int,
+    stream: int,
+) -> None:
+    """Queues causal attention (csrc/prefill_attention.h). RuntimeError for sizes that the kernel does not take."""
 
 def gpu_sample(
     logits: NDArray[np.float32], rows: Sequence[StepRow], n_timed: int = 0

@@ -1,5 +1,5 @@
-"""Attention of a chunk of new tokens over everything before it: our Triton kernel, torch's FlashAttention-2, or blocks
-of SDPA, whichever of them works first."""
+"""Attention of a chunk of new tokens over everything before it: our native kernel, our Triton kernel, torch's
+FlashAttention-2, or blocks of SDPA, whichever of them works first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
+
+from . import native_attention
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, float], torch.Tensor]  # q, k, v, window, scale
 HOPPER = (9, 0)
@@ -20,6 +22,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, sc
 
     `window` counts keys including the current one; 0: all.
     """
+    if q.is_cuda and native_works(q.device, q.shape[2]):
+        return _native(q, k, v, window, scale)
     if q.is_cuda and kernel_works(q.device, q.shape[2]):
         return _kernel(q, k, v, window, scale)
     if q.is_cuda and flash_works(q.device, q.shape[2]):
@@ -43,6 +47,10 @@ def attend_in_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, windo
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=True)
         outputs.append(out.squeeze(0).transpose(0, 1))
     return torch.cat(outputs)
+
+
+def _native(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float) -> torch.Tensor:
+    return native_attention.attend(q, k, v, window=window, scale=scale)
 
 
 def _kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float) -> torch.Tensor:
@@ -70,6 +78,14 @@ def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale
         window_size_right=0,
     )
     return out[0].squeeze(0)
+
+
+@lru_cache(maxsize=8)
+def native_works(device: torch.device, dims: int) -> bool:
+    """Whether the native kernel is built in, takes these heads and gives what the blocks give (tried once)."""
+    if not native_attention.is_built() or dims != native_attention.HEAD_DIM:
+        return False
+    return torch.cuda.get_device_capability(device) == HOPPER and _agrees(_native, device, dims)
 
 
 @lru_cache(maxsize=8)

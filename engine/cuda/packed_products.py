@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .device_weights import DeviceMatrix
 
 HOPPER = (9, 0)
-enabled = True
+enabled = False  # with clusters they have not run on a card yet
 CLUSTER = 2  # blocks that share their pairs
 ROWS_UNIT, K_UNIT, MOST_MATRICES = 128 * CLUSTER, 128, 256  # as in csrc/prefill_gemm.h
 RUN_UNIT = 8  # a matrix's pairs begin at multiples
@@ -55,7 +55,7 @@ def products(
     gated: bool = False,
     cluster: int = CLUSTER,
 ) -> torch.Tensor:
-    """Pair p in [begins[e], ends[e]): matrix e (R, K) of the packed bank times row p of x, given in panels; (P, R) bf16.
+    """Pair p in [begins[e], ends[e]): matrix e (R, K) of the packed bank times row p of x, given in panels: (P, R).
 
     Gated: silu(gate) · up of the product's gates and ups, which alternate in runs of eight; panels of (P, R / 2).
     begins, multiples of 8, and ends (E,) int32. Rows of no matrix are not set.

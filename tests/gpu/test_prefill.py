@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pointcode_local.engine.cuda import attention, moe, ops, packed_products, packing
-from pointcode_local.engine.cuda.device_weights import Scratch
+from pointcode_local.engine.cuda import attention, moe, native_attention, ops, packed_products, packing
+from pointcode_local.engine.cuda.device_weights import DeviceMatrix, Scratch
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES, PageLayout, read_tokens, write_tokens
 from pointcode_local.engine.cuda.prefill import GpuPrefill
@@ -62,13 +62,22 @@ def test_the_kernels_of_a_chunk_equal_their_torch_twins() -> None:
             ops.split_qkv(qkv, rotate_cpu, 32, k[7:], v[7:]),
         )
         assert close(on[0][7:], k[7:]) and close(on[1][7:], v[7:])
-    wide, scale = torch.randn(33, 1536).bfloat16(), torch.rand(33)
-    assert close(ops.silu_up(wide.to(GPU), scale.to(GPU)), ops.silu_up(wide, scale))
-    parts, places = torch.randn(33 * 8, 2048).bfloat16(), torch.randperm(33 * 8).view(33, 8)
-    added, attn = x.to(GPU), torch.randn(33, 2048).bfloat16()
-    ops.add_parts(added, attn.to(GPU), parts.to(GPU), places.to(GPU, torch.int32))
-    ops.add_parts(x, attn, parts, places)
-    assert close(added, x, 1e-5)
+    wide = torch.randn(33, 1536).bfloat16()
+    assert close(ops.silu_up(wide.to(GPU)), ops.silu_up(wide))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_sum_of_parts_and_its_norm_equal_their_torch_twin(weighted: bool) -> None:
+    torch.manual_seed(0)
+    x, norm, attn = torch.randn(33, 2048), torch.rand(2048) + 0.5, torch.randn(33, 2048).bfloat16()
+    values, places = torch.randn(33 * 8, 2048).bfloat16(), torch.randperm(33 * 8).view(33, 8).int()
+    weights = torch.rand(33, 8) if weighted else None
+    parts = ops.Parts(values, places, weights)
+    on_gpu = ops.Parts(values.to(GPU), places.to(GPU), None if weights is None else weights.to(GPU))
+    added = x.to(GPU)
+    ours = ops.add_parts(added, attn.to(GPU), on_gpu, norm.to(GPU), 1e-6)
+    wanted = ops.add_parts(x, attn, parts, norm, 1e-6)
+    assert close(added, x, 1e-5) and close(ours, wanted)
 
 
 def test_attention_with_a_window_works_here() -> None:
@@ -98,9 +107,22 @@ def test_pairs_are_laid_out_as_on_the_cpu_also_with_ties(n: int, n_experts: int,
     ours = ops.dispatch(logits.to(GPU), top_k, normalise=normalise)
     wanted = ops.dispatch(logits, top_k, normalise=normalise)
     assert torch.equal(ours.source.cpu(), wanted.source) and torch.equal(ours.ends.cpu(), wanted.ends)
-    assert torch.equal(ours.places.cpu(), wanted.places)
+    assert torch.equal(ours.places.cpu(), wanted.places) and torch.equal(ours.begins.cpu(), wanted.begins)
     assert torch.equal(ops.gather(h.to(GPU), ours).cpu(), ops.gather(h, wanted))
     assert torch.allclose(ours.weights.cpu(), wanted.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 333])
+def test_experts_pairs_begin_at_multiples_where_they_have_to(n: int) -> None:
+    torch.manual_seed(n)
+    logits = torch.randn(n, 128)
+    spread, dense = ops.dispatch(logits.to(GPU), 8, normalise=True, unit=8), ops.dispatch(logits, 8, normalise=True)
+    begins, ends = spread.begins.cpu(), spread.ends.cpu()
+    assert not (begins % 8).any() and torch.equal(ends - begins, dense.ends - dense.begins)
+    assert torch.equal((ends[:-1] + 7) // 8 * 8, begins[1:]) and ends[-1] <= len(spread.source)
+    shift = (begins - dense.begins).repeat_interleave(dense.ends - dense.begins)
+    assert torch.equal(spread.places.cpu(), dense.places + shift[dense.places])
+    assert torch.equal(spread.source.cpu()[spread.places.cpu()], torch.arange(n).view(n, 1).expand(n, 8).int())
 
 
 def test_router_logits_have_fp32_sums() -> None:
@@ -124,21 +146,62 @@ def test_pages_are_written_and_read_as_on_the_cpu(layout: PageLayout, is_value: 
         assert torch.equal(ours.cpu(), values[begin:end])
 
 
+@pytest.mark.parametrize("cluster", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("rows", "k", "counts"), [(128, 128, (1,)), (1536, 2048, (300, 0, 129, 1, 257)), (2048, 768, (64, 900))]
+    ("rows", "k", "counts"),
+    [(512, 128, (1,)), (512, 256, (0, 65, 3)), (1536, 2048, (300, 0, 129, 1, 257)), (2048, 768, (64, 900))],
 )
-def test_products_from_packed_weights_equal_those_of_the_matrices(rows: int, k: int, counts: tuple[int, ...]) -> None:
+def test_products_from_packed_weights_equal_those_of_the_matrices(
+    rows: int, k: int, counts: tuple[int, ...], cluster: int
+) -> None:
     torch.manual_seed(0)
-    n, bank = sum(counts), torch.randn(len(counts), rows, k, device=GPU).bfloat16() * 0.03
-    x, source = torch.randn(n // 2 + 1, k, device=GPU).bfloat16(), torch.randint(n // 2 + 1, (n,), dtype=torch.int32)
-    packed, scale = torch.cat([packing.pack_matrix(matrix) for matrix in bank]), torch.rand(n, device=GPU)
-    ends = torch.tensor(counts).cumsum(0).to(GPU, torch.int32)
-    assert packed_products.products_work(torch.device("cuda", 0))
-    picked = x[source.to(GPU)]
-    wanted = moe.grouped_linear(picked, bank, ends)
-    assert close(packed_products.products(packed, rows, k, picked, ends), wanted)
-    ours = packed_products.products(packed, rows, k, x, ends, source=source.to(GPU), scale=scale, gated=True)
-    assert close(ours, ops.silu_up(wanted, scale), 2e-2)
+    sizes = torch.tensor(counts)
+    whole = (sizes + 7) // 8 * 8
+    begins, n = (whole.cumsum(0) - whole).int(), int(whole.sum())
+    ends = begins + sizes.int()
+    bank, x = torch.randn(len(counts), rows, k, device=GPU).bfloat16() * 0.03, torch.randn(n, k, device=GPU).bfloat16()
+    packed, panels = torch.cat([packing.pack_matrix(m) for m in bank]), packed_products.to_panels(x)
+    runs = begins.to(GPU), ends.to(GPU)
+    plain = packed_products.products(packed, rows, k, panels, *runs, cluster=cluster)
+    gated = packed_products.products(packed, rows, k, panels, *runs, gated=True, cluster=cluster)
+    for matrix, begin, end in zip(bank, begins.tolist(), ends.tolist(), strict=True):
+        wanted = x[begin:end].float() @ matrix.float().t()
+        assert close(plain[begin:end], wanted)
+        assert close(packed_products.from_panels(gated)[begin:end], ops.silu_up(wanted.bfloat16()), 2e-2)
+
+
+def test_rows_are_gathered_into_panels() -> None:
+    x, source = torch.randn(70, 2048, device=GPU).bfloat16(), torch.randint(70, (160,), device=GPU, dtype=torch.int32)
+    assert torch.equal(packed_products.from_panels(packed_products.gather_panels(x, source)), x[source.long()])
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 64, 1024])
+def test_experts_of_any_chunk_give_the_same_from_packed_weights(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(tokens)
+    h, logits = torch.randn(tokens, 256, device=GPU).bfloat16(), torch.randn(tokens, 16, device=GPU)
+    upgate, down = (
+        DeviceMatrix(torch.randn(16, r // 16, k // 16, 256, device=GPU).bfloat16() * 0.1, r, k, True)
+        for r, k in ((512, 256), (256, 256))
+    )
+    sums: list[torch.Tensor] = []
+    for enabled in (True, False):
+        monkeypatch.setattr(packed_products, "enabled", enabled)
+        assert packed_products.can_multiply(upgate, down) == enabled
+        parts = moe.run_experts(h, logits, 8, normalise=True, upgate=upgate, down=down, scratch=Scratch(GPU))
+        sums.append(torch.zeros(tokens, 256, device=GPU))
+        ops.add_parts(sums[-1], torch.zeros_like(h), parts, torch.ones(256, device=GPU), 1e-6)
+    assert close(sums[0], sums[1])
+
+
+@pytest.mark.parametrize(
+    ("n", "s", "window"),
+    [(1, 1, 0), (128, 128, 0), (700, 6000, 0), (700, 6000, 4096), (257, 900, 100), (3, 5000, 4096)],
+)
+def test_the_native_attention_equals_blocks_with_masks(n: int, s: int, window: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(m, h, 128, device=GPU).bfloat16() for m, h in ((n, 8), (s, 2), (s, 2)))
+    ours = native_attention.attend(q, k, v, window=window, scale=128**-0.5)
+    assert close(ours, attention.attend_in_blocks(q, k, v, window=window, scale=128**-0.5))
 
 
 def test_grouped_products_equal_a_loop_even_with_idle_experts() -> None:

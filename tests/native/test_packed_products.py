@@ -95,7 +95,10 @@ def test_sizes_that_the_kernel_does_not_take_are_refused(library: ctypes.CDLL) -
 
 
 def test_rows_are_gathered_into_panels_without_those_of_no_token(library: ctypes.CDLL) -> None:
-    x, source = aligned(torch.randn(9, 192).bfloat16()), torch.tensor([3, 8, 0, -7, 3, 9, 1, 2, 8, 7, 6, 5, 4, 3, 2, 99])
+    x, source = (
+        aligned(torch.randn(9, 192).bfloat16()),
+        torch.tensor([3, 8, 0, -7, 3, 9, 1, 2, 8, 7, 6, 5, 4, 3, 2, 99]),
+    )
     panels = nans(3, 16, 64)
     index = source.to(torch.int32)
     gather = Gather(x.data_ptr(), index.data_ptr(), panels.data_ptr(), 9, 192, 16)

@@ -59,6 +59,7 @@ struct Block {
   size_t shared_bytes = 0;
   int alive = 0, in_sync = 0;
   std::vector<Thread*> waiting;  // on mbarriers
+  NamedBarrier named[16];
 };
 
 struct Copy {
@@ -132,7 +133,7 @@ void land_one() {
   const size_t i = dice(static_cast<uint32_t>(device.copies.size()));
   const Copy copy = device.copies[i];
   device.copies[i] = device.copies.back(), device.copies.pop_back();
-  std::memcpy(copy.dst, copy.src, copy.bytes);
+  std::memmove(copy.dst, copy.src, copy.bytes);
   if (copy.bar == nullptr) return;
   Barrier b = load(copy.bar);
   b.bytes -= static_cast<int32_t>(copy.bytes);
@@ -274,6 +275,8 @@ const Dim& block_index() { return device.current->block_index; }
 int lane() { return lane_of(*device.current); }
 uint8_t* shared_memory() { return device.current->warp->block->shared; }
 
+NamedBarrier& named_barrier(int id) { return device.current->warp->block->named[id]; }
+
 void end_thread() {
   Warp& warp = *device.current->warp;
   warp.alive &= ~(1u << lane());
@@ -360,9 +363,9 @@ Block* block_of_rank(int rank) {
 }
 }  // namespace
 
-void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
+void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar, bool poison) {
   require_aligned(dst, src, bytes);
-  std::memset(dst, kPoison, bytes);
+  if (poison) std::memset(dst, kPoison, bytes);
   device.copies.push_back({dst, src, bytes, bar, device.current->warp->block, nullptr});
 }
 void store_async(void* dst, const void* src, uint32_t bytes) {

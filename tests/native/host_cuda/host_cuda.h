@@ -32,6 +32,10 @@ void maybe_yield();
 // Parks the fiber until something else has happened; used by spins.
 void pause_in_spin();
 void sync_block();
+struct NamedBarrier {
+  int arrived = 0, turn = 0;  // threads of this turn
+};
+NamedBarrier& named_barrier(int id);  // of the block
 
 // ---- warp collectives: all lanes bring `bytes` of input; the last one to arrive calls `finish` (if
 // any) on the inputs of the 32 lanes. Returns those inputs, valid until the lane's next collective.
@@ -44,7 +48,7 @@ void barrier_init(uint64_t* bar, int count);
 void barrier_arrive(uint64_t* bar, uint32_t expected_bytes);
 bool barrier_test(const uint64_t* bar, uint32_t parity);
 bool barrier_wait(const uint64_t* bar, uint32_t parity);  // parks once when the phase is not over
-void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar);
+void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar, bool poison = true);
 // Copies out of shared memory that the calling fiber has begun; they read what they store when they land.
 void store_async(void* dst, const void* src, uint32_t bytes);
 void wait_for_stores();

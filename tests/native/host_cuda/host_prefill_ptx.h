@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <map>
 
 #include "cuda_runtime.h"
 #include "host_ptx.h"
+#include "host_tile_map.h"
 
 namespace pointcode::prefill {
 
@@ -19,6 +19,18 @@ inline void bulk_load_to_all(void* dst, const void* src, uint32_t bytes, uint64_
                              uint16_t mask) {
   host_cuda::copy_to_cluster(dst, src, bytes, bar, mask);
 }
+// Lands at once, chunk by chunk, and then tells the barrier as late as a copy of no bytes.
+inline void tile_load(void* dst, const CUtensorMap& map, int column, int row, uint64_t* bar) {
+  for (int r = 0; r < map.box_rows; r++)
+    for (int i = 0; i < 64; i++) {
+      const bool inside = row + r < map.rows && column + i < map.columns;
+      const uint16_t value = inside ? map.matrix[(row + r) * map.columns + column + i] : 0;
+      const auto place = reinterpret_cast<uint64_t>(dst) + static_cast<uint64_t>(r) * 128 +
+                         static_cast<uint64_t>(i) * 2;
+      *reinterpret_cast<uint16_t*>(place ^ ((place >> 7 & 7) << 4)) = value;
+    }
+  host_cuda::copy_async(dst, dst, static_cast<uint32_t>(map.box_rows) * 128, bar, false);
+}
 inline void bulk_store(void* dst, const void* src, uint32_t bytes) {
   host_cuda::store_async(dst, src, bytes);
 }
@@ -26,19 +38,19 @@ inline void wait_until_read() { host_cuda::wait_for_stores(); }
 inline void wait_until_stored() { host_cuda::wait_for_stores(); }
 inline void fence_async_proxy() {}
 
+inline void group_arrive(int id, int threads) {
+  host_cuda::NamedBarrier& state = host_cuda::named_barrier(id);
+  if (++state.arrived == threads) state.arrived = 0, state.turn++;
+}
+inline void group_barrier(int id, int threads) {
+  host_cuda::NamedBarrier& state = host_cuda::named_barrier(id);
+  const int turn = state.turn;
+  group_arrive(id, threads);
+  while (state.turn == turn) host_cuda::pause_in_spin();
+}
 template <int kId>
 void group_barrier(int threads) {
-  struct State {
-    int arrived = 0, turn = 0;
-  };
-  static std::map<const void*, State> states;  // of all blocks
-  State& state = states[host_cuda::shared_memory()];
-  const int turn = state.turn;
-  if (++state.arrived == threads) {
-    state.arrived = 0, state.turn++;
-    return;
-  }
-  while (state.turn == turn) host_cuda::pause_in_spin();
+  group_barrier(kId, threads);
 }
 
 struct StoreLane {
