@@ -36,6 +36,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     const uint32_t tag = tag_of(p, d.layer);
     const PageRange mine = page_range<NB>(p, min(lane, p.n_rows - 1), d.flags & kFlagSliding,
                                           d.split);  // of row `lane`
+    const uint32_t held = rows_on_held_pages<NB>(p, mine);
     uint4 x = from ? load_volatile(from) : uint4{};
     const auto place = [&] {
       if (!from) return;
@@ -57,21 +58,25 @@ struct ConsumerAttention : ConsumerGemm<NB> {
       const PageRange range = {__shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
                                __shfl_sync(~0u, mine.first_key, r),
                                __shfl_sync(~0u, mine.position, r)};
-      attend(d, r, range, [&] {
+      attend(d, r, range, held >> r, [&] {
         if (more) place();
       });
     }
   }
 
   // Attention of one row over one split. `next` is called once, by all warps, when q is no longer read; what it writes is
-  // visible to all of them afterwards.
+  // visible to all of them afterwards. `held`: bit 0: the stages are those of the row before, bit 1: the row after uses them.
   template <typename Next>
   __device__ __forceinline__ void attend(const TaskDescriptor& d, int row, const PageRange& range,
-                                         const Next& next) {
+                                         uint32_t held, const Next& next) {
     const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin,
               k_tiles = hd / 16;
     const uint32_t tag = tag_of(p, d.layer);
-    const int chain = NB > 1 ? chain_begin(p, row, range.position) : kNoChain;
+    const int chain = NB == 1    ? kNoChain
+                      : held & 1 ? range.position - 1  // the others are there
+                                 : chain_begin(p, row, range.position);
+    const bool keeps = NB > 1 && held & 2;
+    const auto begin = pos;
     float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
     if (range.begin == range.end) sync(), next(), sync();
 #pragma unroll 1
@@ -80,15 +85,16 @@ struct ConsumerAttention : ConsumerGemm<NB> {
       const bool patched = (page + 2) * kPageTokens > chain;
       if constexpr (NB > 1)
         if (patched) await_keys(d, row, range, page, two, chain);
-      scores(range, page, two, k_tiles);
+      scores(range, page, two, k_tiles, keeps);
       sync();
       if (w < heads) softmax(two, m, sum);
       if (page + 2 >= range.end) next();
       sync();
       if constexpr (NB > 1)
         if (patched) await_values(d, row, range, page, two, chain);
-      values(range, page, two, k_tiles, acc);
+      values(range, page, two, k_tiles, keeps, acc);
     }
+    if (keeps) pos = begin;
     uint8_t* out = part_of(p, row, group, d.split);
     const size_t stride = part_stride(hd);
     if (w < k_tiles) {
@@ -131,7 +137,8 @@ struct ConsumerAttention : ConsumerGemm<NB> {
   }
 
   // scores[head][token] of up to two pages; keys outside the window or past the row's end become -inf.
-  __device__ __forceinline__ void scores(const PageRange& range, int page, bool two, int k_tiles) {
+  __device__ __forceinline__ void scores(const PageRange& range, int page, bool two, int k_tiles,
+                                         bool keeps) {
     const int half = w >> 2, tile = w & 3;
     const auto k_pos = pos.ahead(2 * half);
     if (half == 0 || two) {
@@ -153,6 +160,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
       f().score[2 * t][token + 8] = ok1 ? c[0][2] + c[1][2] : -INFINITY;
       f().score[2 * t + 1][token + 8] = ok1 ? c[0][3] + c[1][3] : -INFINITY;
     }
+    if (keeps) return;
     release(pos);
     if (two) release(pos.ahead(2));
   }
@@ -183,7 +191,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
 
   // acc[dim][head] += V^T p. On a page that is not full, tokens without a key are masked out of V: it may hold anything.
   __device__ __forceinline__ void values(const PageRange& range, int page, bool two, int k_tiles,
-                                         float (&acc)[4]) {
+                                         bool keeps, float (&acc)[4]) {
     if (w < k_tiles) {
       const float c0 = f().correction[2 * t], c1 = f().correction[2 * t + 1];
       acc[0] *= c0, acc[1] *= c1, acc[2] *= c0, acc[3] *= c1;
@@ -208,7 +216,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
           mma_bf16(acc, v, q[0], q[4]);
         }
       }
-      release(v_pos);
+      if (!keeps) release(v_pos);
     }
     pos = pos.ahead(two ? 4 : 2);
   }

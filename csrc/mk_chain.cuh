@@ -5,7 +5,8 @@
 // a page puts them there first, from the tagged k_new and v_new, rounded as the page would hold them. So a token's sums are
 // the same, bit for bit, whether the tokens before it came in earlier steps or in this one.
 //
-// A warp patches what it alone reads (16 tokens of K, 16 dims of V), so nobody waits for another warp.
+// A warp patches what it alone reads (16 tokens of K, 16 dims of V), so nobody waits for another warp. Rows of a chain with
+// the same pages in a split use the same stages, one row after the other: the ring holds them until the last one is done.
 #pragma once
 
 #include <climits>
@@ -20,6 +21,17 @@ constexpr int kNoChain = INT_MAX;
 __device__ __forceinline__ int chain_begin(const Params& p, int row, int position) {
   const int before = row - p.first_row[row];
   return before > 0 ? position - before : kNoChain;
+}
+
+// Bit r: row r uses the stages of the row before. `range`: in lane l that of row l; producer and consumers agree.
+template <int NB>
+__device__ __forceinline__ uint32_t rows_on_held_pages(const Params& p, const PageRange& range) {
+  if constexpr (NB == 1) return 0;
+  constexpr int kHeld = Smem<NB>::kStages - 2;  // the producer goes on meanwhile
+  const int lane = threadIdx.x & 31, row = min(lane, NB - 1);
+  const int begin = __shfl_up_sync(~0u, range.begin, 1), end = __shfl_up_sync(~0u, range.end, 1);
+  const bool same = begin == range.begin && end == range.end && 2 * (end - begin) <= kHeld;
+  return __ballot_sync(~0u, lane > 0 && lane < p.n_rows && p.first_row[row] < row && same);
 }
 
 // A run of keys that earlier rows of the step make: keys [begin, begin + n) of rows from `row` on.

@@ -113,7 +113,7 @@ struct CountedConsumer : ConsumerAttention<NB> {
             x[0].x, x[0].z};
       }
       sync();
-      this->attend(part, row, page_range<NB>(p, row, d.flags & kFlagSliding, part.split), [] {});
+      this->attend(part, row, page_range<NB>(p, row, d.flags & kFlagSliding, part.split), 0, [] {});
     }
   }
 

@@ -2,6 +2,7 @@
 // It waits for nothing but free stages, and for the router's logits where an expert's address depends on them.
 #pragma once
 
+#include "mk_chain.cuh"
 #include "mk_route.cuh"
 
 namespace pointcode::mk {
@@ -68,6 +69,7 @@ struct Producer {
     const int lane = threadIdx.x & 31;
     set_limit(bytes);
     const PageRange ranges = page_range<NB>(p, min(lane, p.n_rows - 1), sliding, d.split);
+    const uint32_t held = rows_on_held_pages<NB>(p, ranges);
     const auto look_up = [&](int row, int page, int end) {
       return page < end ? page_table(p, sliding, row)[page] : 0;
     };
@@ -78,6 +80,7 @@ struct Producer {
                               __shfl_sync(~0u, ranges.end, row_here));
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
+      if (held >> r & 1) continue;
       const int begin = __shfl_sync(~0u, ranges.begin, r), end = __shfl_sync(~0u, ranges.end, r);
       int mine = 0,
           later = look_up(r, begin + kFirst + lane, end);  // 32 pages after the first ones

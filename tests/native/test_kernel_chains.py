@@ -59,7 +59,13 @@ def poison(kernel: HostKernel, row: Row) -> None:
             write_tokens(FRAGMENT_PAGES, pool, table, row.position, nans.bfloat16(), is_value=is_value)
 
 
-@pytest.mark.parametrize(("length", "sizes"), [(1, (8,)), (61, (2, 3, 4, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7))])
+LONG = 64 * 11  # more pages in a split than the ring can hold for several rows
+
+
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [(1, (8,)), (61, (2, 3, 4, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7)), (445, (5,)), (LONG, (3,))],
+)
 def test_a_chain_at_any_border_has_the_bits_of_single_steps(
     kernel: HostKernel, length: int, sizes: tuple[int, ...]
 ) -> None:
