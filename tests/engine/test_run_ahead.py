@@ -54,6 +54,29 @@ def test_it_can_be_switched_off(cpu: _native.CpuBackend) -> None:
     desk.service.close()
 
 
+def test_steps_run_ahead_past_drafts_that_keep_being_wrong(cpu: _native.CpuBackend) -> None:
+    """The history holds every three tokens of the text to come, each time followed by another token."""
+    n, length = 60, 480
+
+    def decoded(history: list[int], *, drafts: bool) -> Desk:
+        desk = Desk.over(cpu)
+        desk.service.set_drafts(drafts)
+        desk.add(1, history, n, range(16), SamplingConfig(temperature=1.0, seed=3))
+        desk.run()
+        desk.service.close()
+        return desk
+
+    lead = [VOCAB - 3, VOCAB - 2, VOCAB - 1]
+    text = decoded([0] * (length - 3) + lead, drafts=False).tokens(1)
+    known = [*lead, *text]
+    wrong = [token for at in range(3, len(known)) for token in (*known[at - 3 : at], (known[at] + 1) % VOCAB)]
+    desk = decoded(([0] * length + wrong + [1] + lead)[-length:], drafts=True)
+    assert desk.tokens(1) == text
+    assert 0 <= desk.service.accepted <= desk.service.drafted / 2
+    assert desk.service.drafted > 0
+    assert desk.n_ahead > 5  # how many more depends on how long steps took
+
+
 def test_while_the_device_is_shared_steps_wait_for_each_other(cpu: _native.CpuBackend) -> None:
     alone = Desk.over(cpu, ahead=False)
     alone.add(1, prompt(1, 1), 40, [0])
