@@ -17,7 +17,7 @@ from pointcode_local.merge import as_edit, merged
 from pointcode_local.orders import Order, identifiers, read_order, rename_words, whole_word
 from pointcode_local.replies import Reply
 from pointcode_local.shown_files import MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
-from pointcode_local.turn import Core, Stop, Turn
+from pointcode_local.turn import STUCK, Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024
 MAX_FILE_TOKENS = 2048
@@ -159,7 +159,7 @@ class BlockTurn(Turn):
         body = block_body(reply.text)
         if body is None or reply.finish == "length":
             self._put_in_history(reply.text + f"\n{fence}", ())
-            return None, "That was cut: it is too long. "
+            return None, "That only repeats itself. " if reply.is_stuck else "That was cut: it is too long. "
         call = _call(name, body, part, present, text)
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
@@ -237,7 +237,7 @@ class BlockTurn(Turn):
         reply = await self._ask_for(wanted, "", "", MAX_ANSWER_TOKENS)
         self._reply_done()
         if reply.finish == "length":
-            raise Stop("limit", "the answer was cut at the token limit")
+            raise Stop("limit", STUCK if reply.is_stuck else "the answer was cut at the token limit")
         answer = without_markers(reply.text)
         if not answer.strip():
             answer = "I have no answer."

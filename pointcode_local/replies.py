@@ -29,6 +29,7 @@ from pointcode_local.events import (
     TextDelta,
     ToolCallDelta,
 )
+from pointcode_local.repetition import ANSWER_WINDOW, CALL_WINDOW, Repetition
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Reply:
         self.finish: FinishReason | None = None
         self.error: str | None = None
         self.usage = Usage()
+        self.is_stuck = False  # it said the same thing over and over, and was stopped
+        self._repeats = {"text": Repetition(ANSWER_WINDOW), "reasoning": Repetition(ANSWER_WINDOW)}
 
     @property
     def text(self) -> str:
@@ -91,10 +94,12 @@ class Reply:
         match delta:
             case AnswerText(text):
                 self._text.append(text)
+                self._watch("text", text, self._text)
                 return TextDelta(text), None
             case ReasoningText(text):
                 self._reasoning.append(text)
                 self.n_reasoning_chars += len(text)
+                self._watch("reasoning", text, self._reasoning)
                 return ReasoningDelta(text), None
             case ToolCallBegun():
                 self._calls[delta.index] = _Call(self.new_id(delta.id), delta.name)
@@ -102,6 +107,8 @@ class Reply:
             case ToolCallArguments():
                 call = self._calls[delta.index]
                 call.written.append(delta.text)
+                self._repeats.setdefault(call.id, Repetition(CALL_WINDOW))
+                self._watch(call.id, delta.text, call.written)
                 return ToolCallDelta(call.id, call.name, delta.text), None
             case ToolCallReady():
                 return None, self._ready(delta)
@@ -110,6 +117,12 @@ class Reply:
             case ChatFinished():
                 self.finish, self.usage, self.error = delta.reason, delta.usage, delta.error
                 return None, None
+
+    def _watch(self, what: str, text: str, parts: list[str]) -> None:
+        """Notice a text that only repeats itself; of what is superfluous nothing stays."""
+        if superfluous := self._repeats[what].feed(text):
+            self.is_stuck, self.finish = True, "length"
+            parts[:] = ["".join(parts)[:-superfluous]]
 
     def _ready(self, delta: ToolCallReady) -> ToolCall:
         call = self._calls.get(delta.index)
@@ -133,7 +146,8 @@ async def read_reply(
     start_call: Callable[[ToolCall], None],
     max_reasoning_chars: int,
 ) -> None:
-    """Fill `reply` from `stream`. Cancelling closes the stream; so does thinking beyond its budget."""
+    """Fill `reply` from `stream`. Cancelling closes the stream; so does thinking beyond its budget, and a model that
+    only repeats itself."""
     async with aclosing(cast(Any, stream)) as deltas:
         async for delta in deltas:
             event, call = reply.take(delta)
@@ -141,6 +155,8 @@ async def read_reply(
                 emit(event)
             if call is not None:
                 start_call(call)
+            if reply.is_stuck:
+                return
             if reply.n_reasoning_chars > max_reasoning_chars and reply.is_empty:
                 reply.finish = "length"
                 return

@@ -48,6 +48,7 @@ CUT_CALL = (
     "Error: this call was cut short at the token limit and was not run. Make it again, shorter: split large content "
     "over several calls."
 )
+STUCK = "stopped: the model only repeated itself; ask in other words, or use a larger model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,8 @@ class Turn:
     def _report_usage(self) -> None:
         reply, core = self._reply, self._core
         assert reply is not None
+        if reply.is_stuck:  # its end, with the figures, was not waited for
+            return
         usage = reply.usage
         n_context = usage.prompt_tokens + usage.completion_tokens
         core.emit(
@@ -310,7 +313,7 @@ class Turn:
         self._put_in_history()
         self._runner = None
         if was_cut:
-            raise Stop("limit", "the answer was cut at the token limit")
+            raise Stop("limit", STUCK if reply.is_stuck else "the answer was cut at the token limit")
         return True
 
     def _second_chance(self, kind: str) -> bool:
