@@ -27,6 +27,7 @@ class HostInfo:
     context_limit: int = 0  # tokens; 0: not known yet
     session_id: str = ""
     version: str = ""
+    n_jobs: int = 0  # background commands that run
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,7 @@ class AppHost:
             context_limit=model.context_tokens if model else 0,
             session_id=self._log.id if self._log else "",
             version=__version__,
+            n_jobs=self._kit.n_jobs if self._kit else 0,
         )
 
     def history(self) -> Sequence[AgentEvent]:

@@ -33,6 +33,11 @@ class ToolKit:
         self._connections: list[Connection] = []
         self.hooks = HookRunner(settings.hooks, cwd, self.workspace.display) if settings.hooks else None
 
+    @property
+    def n_jobs(self) -> int:
+        """Background commands that run."""
+        return self._box.jobs.n_running
+
     def is_hidden(self, name: str) -> bool:
         """Must this file (a name relative to the folder) stay out of what is shown unasked?"""
         return self.workspace.is_guarded(self.workspace.root / name)

@@ -48,6 +48,10 @@ CUT_CALL = (
     "Error: this call was cut short at the token limit and was not run. Make it again, shorter: split large content "
     "over several calls."
 )
+STUCK_CALL = (
+    "Error: what this call holds only repeated itself and was stopped; it was not run. Make it again without the "
+    "repetitions; data of one kind is made by a shell command."
+)
 STUCK = "stopped: the model only repeated itself; ask in other words, or use a larger model"
 
 
@@ -343,7 +347,7 @@ class Turn:
         reply, runner = self._reply, self._runner
         assert reply is not None and runner is not None
         for call in reply.cut_calls:
-            runner.fail(call, CUT_CALL)
+            runner.fail(call, STUCK_CALL if reply.is_stuck else CUT_CALL)
 
     def _reply_done(self) -> None:
         """The reply is used otherwise than as a message of the history."""

@@ -86,6 +86,11 @@ class Jobs:
         """Make a job known by its id."""
         self._background[job.id] = job
 
+    @property
+    def n_running(self) -> int:
+        """How many of them run."""
+        return sum(not job.process.exited.done() for job in self._background.values())
+
     def get(self, id: str) -> Job:
         """The job with this id (`job-3`, or just `3`); raises ToolError naming those there are."""
         job = self._background.get(id) or self._background.get(f"job-{id}")

@@ -222,10 +222,10 @@ class PointcodeApp(App[int]):
         self._meter.look(self._host.engine())
 
     def _sample(self) -> None:
-        """Now and then while a turn runs: the speed in the status line."""
+        """Now and then: the speed while a turn runs, and background commands that have ended, in the status line."""
         if self.is_busy:
             self._look_at_engine()
-            self._status.show(self._host.info, self.story, self._meter)
+        self._status.show(self._host.info, self.story, self._meter)
 
     def show_engine(self) -> None:
         """The engine screen; what the memory gives is measured the first time, while nothing runs."""

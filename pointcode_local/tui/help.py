@@ -35,10 +35,12 @@ READING: Pairs = (
     ("page up, page down", "scroll; ctrl+end goes to the end"),
     ("ctrl+o", "unfold everything, fold again"),
     ("ctrl+t", "all steps of the plan"),
+    ("mouse, then ctrl+c", "copy what was marked; with shift the terminal marks instead"),
 )
 FIGURES: Pairs = (
     ("mode", "what happens without asking you"),
     ("sandbox", "what keeps commands inside this folder"),
+    ("job", "a command that the model left running; it ends with the program"),
     ("context", "how full the model's memory is; older messages are shortened before 100%"),
     ("tok/s", "how fast the model writes, in tokens (about ¾ of a word)"),
     ("first token", "how long the model read before it wrote"),

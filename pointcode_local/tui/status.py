@@ -13,7 +13,7 @@ from textual.widgets import Static
 from pointcode_local.engine_text import acceptance, sparkline
 from pointcode_local.events import PrefillChanged, UsageChanged
 from pointcode_local.frontend import HostInfo, Progress
-from pointcode_local.render import one_line, short_bytes, short_count, short_seconds
+from pointcode_local.render import one_line, plural, short_bytes, short_count, short_seconds
 from pointcode_local.tui.meter import Meter
 from pointcode_local.tui.story import Story
 
@@ -197,6 +197,8 @@ def status_parts(info: HostInfo, story: Story, meter: Meter) -> list[StatusPart]
     ]
     if sandbox:
         parts.append(StatusPart(one_line(sandbox), "$warning" if info.sandbox == "none" else _FAINT, 4))
+    if info.n_jobs:
+        parts.append(StatusPart(plural(info.n_jobs, "job"), "$accent", 3))
     limit = info.context_limit or (usage.context_limit if usage else 0)
     if limit:
         share = story.context_tokens / limit

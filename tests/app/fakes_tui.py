@@ -146,10 +146,13 @@ class ScriptedHost:
     engine_views: list[EngineView] = field(default_factory=list)  # one a look; the last one stays
     measured: int = 0
     trace: Timeline | None = None
+    n_jobs: int = 0
 
     @property
     def info(self) -> HostInfo:
-        return HostInfo("qwen2.5-coder-0.5b", "cpu", self.sandbox, self.mode, self.cwd, 32768, "s1", "0.1.0")
+        return HostInfo(
+            "qwen2.5-coder-0.5b", "cpu", self.sandbox, self.mode, self.cwd, 32768, "s1", "0.1.0", self.n_jobs
+        )
 
     async def open(self, on_progress: OnProgress) -> AgentLike:
         for progress in self.open_progress:

@@ -15,7 +15,7 @@ from pointcode_local.tui.engine_screen import NO_ENGINE, EngineScreen
 from pointcode_local.tui.meter import Meter
 from pointcode_local.tui.timeline import timeline_lines
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
-from tests.app.tui_kit import Clock, make_app, screen_text, settle, wait_for
+from tests.app.tui_kit import Clock, make_app, screen_lines, screen_text, settle, wait_for
 from tests.app.tui_scripts import ENGINE, PERMISSION, USAGE, answer
 
 LATER = replace(ENGINE, steps=ENGINE.steps + 20, busy_s=ENGINE.busy_s + 0.5)
@@ -201,3 +201,20 @@ async def test_the_engine_screen_shows_the_last_trace() -> None:
         app.submit("/engine")
         await wait_for(app, pilot, lambda: isinstance(app.screen, EngineScreen))
         assert "of one decode step, 0.100 ms" in screen_text(app) and "■ qkv" in screen_text(app).replace("\u00a0", " ")
+
+
+async def test_the_last_line_says_how_many_commands_the_model_left_running() -> None:
+    host = ScriptedHost(ScriptedAgent())
+    app = make_app(host=host)
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(app, pilot)
+        assert "job" not in screen_lines(app)[-1]
+        for n_jobs, said in ((1, " 1 job "), (2, " 2 jobs ")):
+            host.n_jobs = n_jobs
+            app._sample()
+            await settle(app, pilot)
+            assert said in screen_lines(app)[-1]
+        host.n_jobs = 0
+        app._sample()
+        await settle(app, pilot)
+        assert "job" not in screen_lines(app)[-1]

@@ -90,13 +90,13 @@ def test_cancelling_ends_everything_the_command_started(bench: Bench) -> None:
 def test_a_background_job_is_started_asked_and_killed(bench: Bench) -> None:
     async def main() -> None:
         started = await bench.acall("shell", command=f"echo hello; {UNTIL_KILLED}", background=True)
-        assert "job-1" in started.text
+        assert "job-1" in started.text and bench.box.jobs.n_running == 1
         said = ""
         while "hello" not in said:
             said = (await bench.acall("shell_output", id="job-1")).text
         assert "still running" in said
         assert "hello" not in (await bench.acall("shell_output", id="1")).text
-        assert "ended" in (await bench.acall("shell_kill", id="job-1")).text
+        assert "ended" in (await bench.acall("shell_kill", id="job-1")).text and bench.box.jobs.n_running == 0
         assert "SIGTERM" not in (await bench.acall("shell_output", id="job-1")).text
         assert "had ended before" in (await bench.acall("shell_kill", id="job-1")).text
         assert "no background job" in (await bench.acall("shell_output", id="9")).text
