@@ -9,15 +9,36 @@ constexpr size_t kMaxScan = size_t{1} << 16;  // tokens looked back
 constexpr double kGain = 0.15;                // weight of a new observation
 constexpr double kReturn = 0.01;              // of what other times say of one that is not observed
 
+constexpr size_t kBlock = 128;  // tokens looked over at once
+
+// Whether one of tokens [begin, end) ends the same kMinMatch tokens as `last` does. No branches: the
+// compiler makes vectors of it, and few blocks hold any.
+bool any_match(const int32_t* begin, const int32_t* end, const int32_t* last) {
+  static_assert(kMinMatch == 3);
+  int found = 0;
+  for (const int32_t* at = begin; at < end; ++at)
+    found |= (at[0] == last[0]) & (at[-1] == last[-1]) & (at[-2] == last[-2]);
+  return found != 0;
+}
+
 }  // namespace
 
 Draft look_up_draft(const std::vector<int32_t>& history, int max_tokens) {
   Draft draft;
   const size_t size = history.size();
   if (size <= kMinMatch || max_tokens < 1) return draft;
-  const size_t first = size > kMaxScan ? size - kMaxScan : 0;
+  const size_t first = size > kMaxScan ? size - kMaxScan : kMinMatch - 1;
   size_t next = 0;  // the index behind the best occurrence
+  const int32_t* last = &history.back();
+  size_t checked = size - 1;  // blocks from here on have been looked over
   for (size_t i = size - 1; i-- > first && draft.match < kMaxMatch;) {
+    if (i < checked) {
+      checked = i >= first + kBlock ? i + 1 - kBlock : first;
+      if (!any_match(&history[checked], &history[i] + 1, last)) {
+        i = checked;
+        continue;
+      }
+    }
     int match = 0;
     while (match < kMaxMatch && i >= static_cast<size_t>(match) &&
            history[i - static_cast<size_t>(match)] ==

@@ -42,6 +42,12 @@ def test_a_draft_follows_the_longest_earlier_occurrence_of_the_end(history: list
     assert look_up_draft(history, n) == naive_draft(history, n)
 
 
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 300), st.lists(st.integers(0, 2), max_size=30))
+def test_an_occurrence_is_found_however_far_back(old: list[int], gap: int, new: list[int]) -> None:
+    history = [*range(100, 500), *old, *range(3, 3 + gap), *new]
+    assert look_up_draft(history, 7) == naive_draft(history, 7)
+
+
 def test_without_an_earlier_occurrence_there_is_no_draft() -> None:
     assert look_up_draft([1, 2, 3, 4, 5, 1, 2], 7) == (0, [])
     assert look_up_draft([1, 2, 3, 4, 5, 1, 2, 3], 7) == (3, [4, 5, 1, 2, 3, 4, 5])
