@@ -81,25 +81,32 @@ PLAIN_PAGES = PlainPages()
 
 
 def write_tokens(
-    layout: PageLayout, pool: torch.Tensor, table: PageTable, begin: int, values: torch.Tensor, *, is_value: bool
+    layout: PageLayout,
+    pools: tuple[torch.Tensor, torch.Tensor],
+    table: PageTable,
+    begin: int,
+    keys: torch.Tensor,
+    values: torch.Tensor,
 ) -> None:
-    """Writes values (T, G, C) of the tokens from position `begin` on; `table` maps logical to physical pages.
+    """Writes keys and values (T, G, C) of the tokens from position `begin` on to a layer's pools of them; `table` maps
+    logical to physical pages.
 
     Tokens of the first page before `begin` stay as they are; those of the last page after the run become zero.
     """
     first, lead = divmod(begin, PAGE_TOKENS)
     end = begin + values.shape[0]
-    pages = page_index(table[first : -(-end // PAGE_TOKENS)], pool.device)
-    if pool.is_cuda:
+    pages = page_index(table[first : -(-end // PAGE_TOKENS)], values.device)
+    if values.is_cuda:
         from .triton_pages import write_pages
 
-        write_pages(values, pool, pages, lead, fragment=layout.fragment, is_value=is_value)
+        write_pages(keys, values, pools, pages, lead, fragment=layout.fragment)
         return
-    block = torch.zeros(len(pages) * PAGE_TOKENS, *values.shape[1:], dtype=pool.dtype, device=pool.device)
-    if lead:
-        block[:PAGE_TOKENS] = layout.load(pool, pages[:1], is_value=is_value)[0]
-    block[lead : lead + values.shape[0]] = values
-    layout.store(pool, pages, block.unflatten(0, (-1, PAGE_TOKENS)), is_value=is_value)
+    for pool, run, is_value in zip(pools, (keys, values), (False, True), strict=True):
+        block = torch.zeros(len(pages) * PAGE_TOKENS, *run.shape[1:], dtype=pool.dtype, device=pool.device)
+        if lead:
+            block[:PAGE_TOKENS] = layout.load(pool, pages[:1], is_value=is_value)[0]
+        block[lead : lead + run.shape[0]] = run
+        layout.store(pool, pages, block.unflatten(0, (-1, PAGE_TOKENS)), is_value=is_value)
 
 
 def read_tokens(

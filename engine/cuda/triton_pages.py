@@ -18,7 +18,7 @@ _WARPS = 8
 
 
 @triton.jit
-def _write_kernel(
+def _write_page(
     values, pool, pages, lead, n_tokens, groups, TOKENS: tl.constexpr, DIMS: tl.constexpr,
     FRAGMENT: tl.constexpr, IS_VALUE: tl.constexpr,
 ):  # fmt: skip
@@ -37,6 +37,17 @@ def _write_kernel(
     new = tl.load(values + (source * groups + group) * DIMS + dim, mask=inside, other=0.0)
     page = tl.load(pages + tl.program_id(0)).to(tl.int64)
     tl.store(pool + (page * groups + group) * (TOKENS * DIMS) + at, new, mask=source >= 0)
+
+
+@triton.jit
+def _write_kernel(
+    k, v, k_pool, v_pool, pages, lead, n_tokens, groups, TOKENS: tl.constexpr, DIMS: tl.constexpr,
+    FRAGMENT: tl.constexpr,
+):  # fmt: skip
+    if tl.program_id(2) == 0:
+        _write_page(k, k_pool, pages, lead, n_tokens, groups, TOKENS, DIMS, FRAGMENT, False)
+    else:
+        _write_page(v, v_pool, pages, lead, n_tokens, groups, TOKENS, DIMS, FRAGMENT, True)
 
 
 @triton.jit
@@ -62,13 +73,19 @@ def _read_kernel(
 
 
 def write_pages(
-    values: torch.Tensor, pool: torch.Tensor, pages: torch.Tensor, lead: int, *, fragment: bool, is_value: bool
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pools: tuple[torch.Tensor, torch.Tensor],
+    pages: torch.Tensor,
+    lead: int,
+    *,
+    fragment: bool,
 ) -> None:
-    """Writes values (T, G, C) contiguous to `pages` (n,) int32 of a pool (P, G, 64, C), after the first page's first
-    `lead` tokens, which stay; what is left of the last page becomes zero."""
+    """Writes keys and values (T, G, C) contiguous to `pages` (n,) int32 of their pools (P, G, 64, C), after the first
+    page's first `lead` tokens, which stay; what is left of the last page becomes zero."""
     n, groups, dims = values.shape
-    _write_kernel[(len(pages), groups)](
-        values, pool, pages, lead, n, groups, TOKENS=PAGE_TOKENS, DIMS=dims, FRAGMENT=fragment, IS_VALUE=is_value,
+    _write_kernel[(len(pages), groups, 2)](
+        keys, values, *pools, pages, lead, n, groups, TOKENS=PAGE_TOKENS, DIMS=dims, FRAGMENT=fragment,
         num_warps=_WARPS,
     )  # fmt: skip
 

@@ -83,10 +83,9 @@ def test_rows_are_found_in_a_packed_embedding() -> None:
 def test_pages_hold_each_element_at_the_kernels_offset(dims: int) -> None:
     k = numbered(PAGE_TOKENS, 2, dims)
     pool_k, pool_v = (torch.zeros(3, 2, PAGE_TOKENS, dims, dtype=torch.bfloat16) for _ in range(2))
-    pages.write_tokens(pages.FRAGMENT_PAGES, pool_k, [1], 0, k, is_value=False)
-    pages.write_tokens(pages.FRAGMENT_PAGES, pool_v, [2], 0, k, is_value=True)
+    pages.write_tokens(pages.FRAGMENT_PAGES, (pool_k, pool_v), [1], 0, k, k)
     for head in range(2):
-        flat_k, flat_v = pool_k[1, head].flatten(), pool_v[2, head].flatten()
+        flat_k, flat_v = pool_k[1, head].flatten(), pool_v[1, head].flatten()
         for token in range(PAGE_TOKENS):
             for dim in range(0, dims, 5):
                 assert flat_k[fragment_offset(token, dim, dims // 16) // 2] == k[token, head, dim]
@@ -94,17 +93,17 @@ def test_pages_hold_each_element_at_the_kernels_offset(dims: int) -> None:
 
 
 @pytest.mark.parametrize("layout", [pages.FRAGMENT_PAGES, pages.PLAIN_PAGES])
-@pytest.mark.parametrize("is_value", [False, True])
-def test_tokens_come_back_from_pages_however_the_writes_were_cut(layout: pages.PageLayout, is_value: bool) -> None:
-    values = torch.randn(300, 2, 32).bfloat16()
-    pool = torch.full((9, 2, PAGE_TOKENS, 32), float("nan"), dtype=torch.bfloat16)
+def test_tokens_come_back_from_pages_however_the_writes_were_cut(layout: pages.PageLayout) -> None:
+    runs = torch.randn(2, 300, 2, 32).bfloat16().unbind(0)
+    pools = torch.full((2, 9, 2, PAGE_TOKENS, 32), float("nan"), dtype=torch.bfloat16).unbind(0)
     table = [5, 0, 8, 2, 7]
     for begin, end in ((0, 1), (1, 64), (64, 70), (70, 193), (193, 300)):
-        pages.write_tokens(layout, pool, table, begin, values[begin:end], is_value=is_value)
-    for begin, end in ((0, 300), (63, 65), (128, 192), (129, 130)):
-        assert torch.equal(pages.read_tokens(layout, pool, table, begin, end, is_value=is_value), values[begin:end])
-    untouched = [p for p in range(9) if p not in table]
-    assert pool[untouched].isnan().all()
+        pages.write_tokens(layout, (pools[0], pools[1]), table, begin, *(run[begin:end] for run in runs))
+    for pool, run, is_value in zip(pools, runs, (False, True), strict=True):
+        for begin, end in ((0, 300), (63, 65), (128, 192), (129, 130)):
+            assert torch.equal(pages.read_tokens(layout, pool, table, begin, end, is_value=is_value), run[begin:end])
+        untouched = [p for p in range(9) if p not in table]
+        assert pool[untouched].isnan().all()
 
 
 def test_reading_past_the_window_is_refused() -> None:

@@ -132,18 +132,19 @@ def test_router_logits_have_fp32_sums() -> None:
 
 
 @pytest.mark.parametrize("layout", [FRAGMENT_PAGES, PLAIN_PAGES])
-@pytest.mark.parametrize("is_value", [False, True])
-def test_pages_are_written_and_read_as_on_the_cpu(layout: PageLayout, is_value: bool) -> None:
-    values, table = torch.randn(300, 4, 128).bfloat16(), [5, 0, 8, 2, 7]
-    on_cpu = torch.full((9, 4, 64, 128), 7.0, dtype=torch.bfloat16)
+def test_pages_are_written_and_read_as_on_the_cpu(layout: PageLayout) -> None:
+    runs, table = torch.randn(2, 300, 4, 128).bfloat16(), [5, 0, 8, 2, 7]
+    on_cpu = torch.full((2, 9, 4, 64, 128), 7.0, dtype=torch.bfloat16)
     on_gpu = on_cpu.to(GPU)
     for begin, end in ((0, 1), (1, 64), (64, 70), (70, 193), (193, 300)):
-        write_tokens(layout, on_cpu, table, begin, values[begin:end], is_value=is_value)
-        write_tokens(layout, on_gpu, table, begin, values[begin:end].to(GPU), is_value=is_value)
+        for pools in (on_cpu, on_gpu):
+            keys, values = runs[:, begin:end].to(pools.device).contiguous()
+            write_tokens(layout, (pools[0], pools[1]), table, begin, keys, values)
     assert torch.equal(on_gpu.cpu(), on_cpu)
-    for begin, end in ((0, 300), (63, 65), (128, 192)):
-        ours = read_tokens(layout, on_gpu, table, begin, end, is_value=is_value)
-        assert torch.equal(ours.cpu(), values[begin:end])
+    for pool, run, is_value in zip(on_gpu, runs, (False, True), strict=True):
+        for begin, end in ((0, 300), (63, 65), (128, 192)):
+            ours = read_tokens(layout, pool, table, begin, end, is_value=is_value)
+            assert torch.equal(ours.cpu(), run[begin:end])
 
 
 @pytest.mark.parametrize("cluster", [1, 2, 4])

@@ -152,6 +152,6 @@ class HostKernel(Kernel):
             self.oracle.forward(prompt[:-1], kv, logits="none")
             for i in range(self.model.config.n_layers):
                 table = pages.tables[self.kv.group_of(i)]
-                for pool, values, is_value in zip(self.kv.layer(i), kv.gather(i, 0, n), (False, True), strict=True):
-                    write_tokens(FRAGMENT_PAGES, pool, table, 0, values.bfloat16(), is_value=is_value)
+                keys, values = (run.bfloat16() for run in kv.gather(i, 0, n))
+                write_tokens(FRAGMENT_PAGES, self.kv.layer(i), table, 0, keys, values)
         return CheckedRow(pages, prompt[-1], n, kv)

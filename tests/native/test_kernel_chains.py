@@ -54,9 +54,10 @@ def poison(kernel: HostKernel, row: Row) -> None:
     """NaN in every place of the row's pages from its position on."""
     for layer in range(kernel.model.config.n_layers):
         table = row.pages.tables[kernel.kv.group_of(layer)]
-        for pool, is_value in zip(kernel.kv.layer(layer), (False, True), strict=True):
-            nans = torch.full((len(table) * PAGE_TOKENS - row.position, pool.shape[1], pool.shape[3]), torch.nan)
-            write_tokens(FRAGMENT_PAGES, pool, table, row.position, nans.bfloat16(), is_value=is_value)
+        pools = kernel.kv.layer(layer)
+        shape = len(table) * PAGE_TOKENS - row.position, pools[0].shape[1], pools[0].shape[3]
+        nans = torch.full(shape, torch.nan).bfloat16()
+        write_tokens(FRAGMENT_PAGES, pools, table, row.position, nans, nans)
 
 
 LONG = 64 * 11  # more pages in a split than the ring can hold for several rows
