@@ -134,6 +134,7 @@ class ToolFinished:
     is_error: bool
     diffs: tuple[FileDiff, ...] = ()
     denied: str = ""  # why it was not allowed, else ""
+    changed: tuple[str, ...] = ()  # files that a command changed, as far as that is known
 
 
 @dataclass(frozen=True, slots=True)

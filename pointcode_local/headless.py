@@ -77,7 +77,7 @@ class Report:
                 self.last_text = event.text or self.last_text
             case ToolFinished():
                 self.finished[event.call_id] = event
-                self.changed_files.update(dict.fromkeys(diff.path for diff in event.diffs))
+                self.changed_files.update(dict.fromkeys([*(diff.path for diff in event.diffs), *event.changed]))
             case UsageChanged():
                 self._add_usage(event)
             case ErrorRaised():

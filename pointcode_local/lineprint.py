@@ -48,6 +48,7 @@ from pointcode_local.render import (
     shown_lines,
 )
 
+MAX_CHANGED = 10  # names of files that a command changed
 MAX_DIFF_ROWS = 200
 ERROR_LINES = 8
 MAX_ARGUMENT_CHARS = 100_000
@@ -209,6 +210,10 @@ class LinePrinter:
             for raw in error_tail(event.text, ERROR_LINES):
                 for shown in shown_lines(shortened(raw, MAX_LINE)):
                     self.line(f"  | {shown}", "dim")
+        if event.changed:
+            names = ", ".join(map(one_line, event.changed[:MAX_CHANGED]))
+            more = len(event.changed) - MAX_CHANGED
+            self.line(f"  changed {names}" + (f" and {more} more" if more > 0 else ""), "dim")
         for diff in event.diffs:
             self.diff(diff)
 

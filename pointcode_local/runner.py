@@ -32,7 +32,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.tools.arguments import find_tool, usage, validate
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
-from pointcode_local.tree_watch import TreeChanges, TreeWatch
+from pointcode_local.tree_watch import TreeWatch
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
@@ -134,6 +134,7 @@ class CallRunner:
         self._exclusive: list[asyncio.Task[None]] = []
         self._arguments: dict[str, dict[str, Any]] = {}
         self._progress: dict[str, list[str]] = {}
+        self._changed: dict[str, tuple[str, ...]] = {}  # by call: what a command changed
         self._asking = asyncio.Lock()
         self._agreed: set[str] = set()  # calls that the person agreed to, by an answer or a rule
         self._asked: dict[str, Decision] = {}  # by call: what the person agreed to
@@ -322,12 +323,13 @@ class CallRunner:
         if kept is None or watch is None or tool.access != "execute" or not may_change:
             yield
             return
-        is_known = await asyncio.to_thread(watch.before)
+        await asyncio.to_thread(watch.before)
         try:
             yield
         finally:
             try:
-                changes = await asyncio.to_thread(watch.after) if is_known else TreeChanges((), is_whole=False)
+                changes = await asyncio.to_thread(watch.after)
+                self._changed[call.id] = tuple(self._shown(change.path) for change in changes.files)
                 kept.commanded(self._do.turn, changes)
             except OSError as error:
                 log.warning("what the command changed cannot be undone: %s", error)
@@ -363,7 +365,8 @@ class CallRunner:
             arguments = _as_far_as_readable(call.arguments)
         text = self._do.cut_result(result.text) or "(no output)"
         name = known_name(call.name, self._box.tools) or call.name
-        event = ToolFinished(call.id, name, arguments, text, result.is_error, self._diffs(result.changes), denied)
+        diffs, changed = self._diffs(result.changes), self._changed.get(call.id, ())
+        event = ToolFinished(call.id, name, arguments, text, result.is_error, diffs, denied, changed)
         self.finished[call.id] = event
         self._do.emit(event)
 

@@ -85,11 +85,13 @@ class TreeWatch:
         self._used_bytes = 0
         home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - Path raises without a home
         self._n_failures = MAX_FAILURES if home.is_relative_to(root) else 0
+        self._is_ready = False
         self._lock = threading.Lock()  # a look that was cancelled may still be under way
 
     def before(self) -> bool:
         """Look before a command; False when its changes will not be known."""
         with self._lock:
+            self._is_ready = False
             if self._n_failures >= MAX_FAILURES:
                 return False
             until_s = self._clock() + MAX_LOOK_S
@@ -104,11 +106,14 @@ class TreeWatch:
             except (_TooMuchError, OSError):
                 self._n_failures += 1
                 return False
+            self._is_ready = True
             return True
 
     def after(self) -> TreeChanges:
         """Look after it: what changed since `before`."""
         with self._lock:
+            if not self._is_ready:
+                return TreeChanges((), is_whole=False)
             try:
                 present = self._look(self._clock() + MAX_LOOK_S)
                 differ = [path for path in {**self._kept, **present} if self._differs(path, present)]

@@ -120,6 +120,7 @@ def test_a_command_of_the_model_is_undone_by_the_program(tmp_path: Path) -> None
     command = "echo two > a.txt && echo new > made.txt"
     result, _, _ = program.ask(tool("shell", command=command), Reply("Done."))
     assert (program.ws / "made.txt").exists()
+    assert result["changed_files"] == ["a.txt", "made.txt"]
     undone = Checkpoints(program.state / "checkpoints" / result["session_id"]).undo()
     assert {path.name for path in undone.restored} == {"a.txt", "made.txt"} and not undone.has_lost
     assert [path.name for path in program.ws.iterdir()] == ["a.txt"]
