@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -19,11 +20,13 @@ class DeferredBackend final : public StepBackend {
     CHECK_THAT(under_way_.empty(), "the batch changes while ", under_way_.size(),
                " steps are under way");
     chosen_.clear();
+    sequences_ = sequences_of(rows);
     inner_.set_batch(rows);
   }
   void regroup(const std::vector<BatchRow>& rows) override {
     CHECK_THAT(under_way_.empty(), "rows are regrouped while ", under_way_.size(),
                " steps are under way");
+    CHECK_THAT(sequences_of(rows) == sequences_, "rows of other sequences came for a batch");
     chosen_.clear();
     inner_.regroup(rows);
   }
@@ -44,6 +47,8 @@ class DeferredBackend final : public StepBackend {
                      under_way_.back()[r].position + 1 == rows[r].position &&
                      under_way_.back()[r].token_mask == nullptr && rows[r].token_mask == nullptr,
                  "row ", r, " does not go on from the step before");
+      CHECK_THAT(r == 0 || rows[r].request != rows[r - 1].request, "row ", r,
+                 " goes on from a draft");
       n_ahead_ += r == 0;
     }
     under_way_.push_back(rows);
@@ -68,9 +73,21 @@ class DeferredBackend final : public StepBackend {
   uint64_t n_ahead() const { return n_ahead_; }  // steps launched while one was under way
 
  private:
+  // (request, its full pages) of every sequence.
+  static std::vector<std::pair<int64_t, const int32_t*>> sequences_of(
+      const std::vector<BatchRow>& rows) {
+    std::vector<std::pair<int64_t, const int32_t*>> found;
+    for (const BatchRow& row : rows) {
+      const std::pair<int64_t, const int32_t*> sequence(row.request, row.pages[0]);
+      if (found.empty() || found.back() != sequence) found.push_back(sequence);
+    }
+    return found;
+  }
+
   StepBackend& inner_;
   std::deque<std::vector<BatchRow>> under_way_;
-  std::vector<int32_t> chosen_;  // by the last collected step
+  std::vector<int32_t> chosen_;                                // by the last collected step
+  std::vector<std::pair<int64_t, const int32_t*>> sequences_;  // of the batch
   uint64_t n_ahead_ = 0;
 };
 

@@ -5,7 +5,7 @@
 //   desc.empty[i]  all 12 warps -> controller                    12              mbarrier phase
 //   ring.full[i]   producer's bulk copies -> the consumer warps  1 + bytes       mbarrier phase
 //   ring.empty[i]  weights: the warp whose turn it was (with 8)  8               mbarrier phase
-//                  pages: 8 consumer warps
+//                  pages: 8 consumer warps, once the last row that uses them is done (mk_chain.cuh)
 //   item.full[i]   producer -> 8 consumer warps                  1               mbarrier phase
 //   item.empty[i]  8 consumer warps -> producer                  8               mbarrier phase
 //   red.full[i]    the consumer warps with a part -> storer      8               mbarrier phase
