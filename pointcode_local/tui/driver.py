@@ -8,9 +8,11 @@ from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
+from pointcode_local.tui.keyboard import read_keys
+
 
 class TerminalDriver(LinuxDriver):
-    """As Textual's; only what SIGTSTP and SIGCONT do differs.
+    """As Textual's; only how keys are read (keyboard.py) and what SIGTSTP and SIGCONT do differ.
 
     Textual takes every SIGCONT for the end of a ctrl+z: it would start a second reader of the keys and take the
     program's own line settings for those that the shell had. Before the screen is there, and after, both signals
@@ -18,6 +20,10 @@ class TerminalDriver(LinuxDriver):
     """
 
     _has_screen = False
+
+    def run_input_thread(self) -> None:
+        """Read keys and pastes until the driver ends."""
+        read_keys(self.fileno, self.exit_event.is_set, self.process_message)
 
     def start_application_mode(self) -> None:
         """Take the terminal."""
