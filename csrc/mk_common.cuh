@@ -26,11 +26,7 @@
 namespace pointcode::mk {
 
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
-#ifdef MK_RING
-constexpr int kDescSlots = 10, kSmemAlign = 128;
-#else
-constexpr int kDescSlots = 16, kSmemAlign = 1024;
-#endif
+constexpr int kDescSlots = 16;
 constexpr int kItemSlots = 8;
 
 constexpr int32_t kNoItem = -1;
@@ -79,9 +75,9 @@ struct Fixed {  // everything in shared memory but the ring
 template <int NB>
 struct Smem {
   static constexpr int kStages =
-      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - kSmemAlign) / (kStageBytes + 20);
+      (kMaxSmem - static_cast<int>(sizeof(Fixed<NB>)) - 1024) / (kStageBytes + 20);
   static_assert(kStages >= 8);
-  alignas(kSmemAlign) uint8_t ring[kStages][kStageBytes];
+  alignas(1024) uint8_t ring[kStages][kStageBytes];
   Fixed<NB> f;
   uint64_t ring_full[kStages], ring_empty[kStages];
   uint32_t number[kStages];  // of the stage that is or was last brought here, from 1
@@ -138,25 +134,24 @@ __device__ __forceinline__ int operand_at(int pair) {
 }
 
 // Loads N 16-byte pieces (two payloads each: .x and .z) at base + from[i], all in flight at once, until all carry the
-// tag. A piece at kNowhere is zero.
+// tag; those that do are not loaded again. A piece at kNowhere is zero.
 constexpr uint32_t kNowhere = ~0u;
 template <int N>
 __device__ __forceinline__ void gather(const Params& p, int ordinal, uint32_t tag,
                                        const uint8_t* base, uint4 (&x)[N],
                                        const uint32_t (&from)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] = from[i] == kNowhere ? uint4{0, tag, 0, tag} : uint4{};
 #pragma unroll 1
-  for (uint32_t n = 1;; n++) {
+  for (uint32_t n = 0;; n++) {
     bool ok = true;
+    uint32_t seen = tag;
     base = opaque(base);  // keeps the sums below out of registers between turns
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-      x[i] = {0, tag, 0, tag};
-      if (from[i] != kNowhere) x[i] = load_volatile(base + from[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) ok &= tagged(x[i], tag);
+    for (int i = 0; i < N; i++)
+      if (!tagged(x[i], tag)) ok = false, seen = x[i].y, x[i] = load_volatile(base + from[i]);
     if (ok) return;
-    spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
+    if (n) spin(p, n, ordinal, WaitKind::kData, seen, tag);
   }
 }
 

@@ -33,11 +33,9 @@ struct Consumer : ConsumerAttention<NB> {
           d.flags & kFlagFusedTopK || (op == Opcode::kAttnDecode && Core::f().routes[d.layer]);
       if (routes && routed != d.layer) {
         routed = d.layer, Core::routed_layers++;
-        if constexpr (!kChoosesAlone<NB>) {
-          if (w < p.n_rows) choose<NB, 1>(p, ordinal, d.layer, w);
-          __syncwarp();
-          if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);
-        }
+        if (w < p.n_rows) choose<NB>(p, ordinal, d.layer, w);
+        __syncwarp();
+        if (Core::lane == 0) mbar_arrive(&Core::f().chosen_full);
       }
       if (op == Opcode::kAttnDecode)
         this->attention(d);

@@ -47,24 +47,23 @@ struct ConsumerGemm : ConsumerCore<NB> {
       wt[i][1] = __ldg(reinterpret_cast<const float2*>(at + 8));
     }
     uint4 x[NB][kPieces];
+#pragma unroll
+    for (int r = 0; r < NB; r++)
+#pragma unroll
+      for (int i = 0; i < kPieces; i++) x[r][i] = is_there(i, r) ? uint4{} : uint4{0, tag, 0, tag};
 #pragma unroll 1
-    for (uint32_t n = 1;; n++) {
+    for (uint32_t n = 0;; n++) {  // what has come is not loaded again
       const uint8_t* base = opaque(p.residual) + piece(0) * 16;
       bool ok = true;
 #pragma unroll
-      for (int r = 0; r < NB; r++)
+      for (int r = 0; r < NB; r++, base += p.hidden * 4)
 #pragma unroll
         for (int i = 0; i < kPieces; i++) {
-          x[r][i] = {0, tag, 0, tag};
-          if (is_there(i, r))
-            x[r][i] = load_volatile(base + r * (p.hidden * 4) + i * (kConsumers * 32 * 16));
+          if (tagged(x[r][i], tag)) continue;
+          ok = false, x[r][i] = load_volatile(base + i * (kConsumers * 32 * 16));
         }
-#pragma unroll
-      for (int r = 0; r < NB; r++)
-#pragma unroll
-        for (int i = 0; i < kPieces; i++) ok &= tagged(x[r][i], tag);
       if (ok) break;
-      spin(p, n, ordinal, WaitKind::kData, x[0][0].y, tag);
+      if (n) spin(p, n, ordinal, WaitKind::kData, x[0][0].y, tag);
     }
     sync();  // nobody reads what lies in `act`
 #pragma unroll
@@ -147,15 +146,15 @@ struct ConsumerGemm : ConsumerCore<NB> {
       const uint8_t* from =
           base + (static_cast<size_t>(g % NB) * k + (first + g / NB) * 16) * 4 + t * 16;
       uint4 x[kBoth ? 2 : 1][kLoads];
-      load_columns(from, n_tiles, 0, x[0]);
-      if constexpr (kBoth) load_columns(from, n_tiles, 1, x[1]);
+      load_columns(from, n_tiles, 0, tag, x[0]);
+      if constexpr (kBoth) load_columns(from, n_tiles, 1, tag, x[1]);
       pos = start.ahead(j);
       const uint4* a = stage(pos);
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         uint4(&y)[kLoads] = x[kBoth ? half : 0];
-        if (!kBoth && half) load_columns(from, n_tiles, half, y);
-        settle(from, n_tiles, half, tag, y);
+        if (!kBoth && half) load_columns(from, n_tiles, half, tag, y);
+        settle(from, half, tag, y);
         if (half == 0) stamp(p, 5, static_cast<int>(tag & 255));
         float c[NB][4] = {};
 #pragma unroll
@@ -176,42 +175,46 @@ struct ConsumerGemm : ConsumerCore<NB> {
   __device__ __forceinline__ static constexpr int tile_of(int i, int half) {
     return (half + 2 * (i / NB)) * 8 + i % NB * kTiles;
   }
+  // What this lane has nothing to load for is zero, as if it had come.
   __device__ __forceinline__ void load_columns(const uint8_t* from, int n_tiles, int half,
-                                               uint4 (&x)[kLoads]) const {
+                                               uint32_t tag, uint4 (&x)[kLoads]) const {
 #pragma unroll
     for (int i = 0; i < kLoads; i++) {
-      x[i] = {};
+      x[i] = {0, tag, 0, tag};
       if (has_piece(i, n_tiles, half)) x[i] = load_volatile(from + tile_of(i, half) * 64);
     }
   }
   // Until all that was loaded carries the tag.
-  __device__ __forceinline__ void settle(const uint8_t* from, int n_tiles, int half, uint32_t tag,
+  __device__ __forceinline__ void settle(const uint8_t* from, int half, uint32_t tag,
                                          uint4 (&x)[kLoads]) const {
 #pragma unroll 1
     for (uint32_t n = 1;; n++) {
       bool ok = true;
-      uint32_t seen = tag;
 #pragma unroll
       for (int i = 0; i < kLoads; i++) {
-        if (!has_piece(i, n_tiles, half) || tagged(x[i], tag)) continue;
-        ok = false, seen = x[i].y;
+        if (tagged(x[i], tag)) continue;
+        ok = false, x[i] = load_volatile(from + tile_of(i, half) * 64);
       }
       if (ok) break;
-      spin(p, n, ordinal, WaitKind::kData, seen, tag);
-      load_columns(opaque(from), n_tiles, half, x);
+      spin(p, n, ordinal, WaitKind::kData, x[0].y, tag);
     }
     __syncwarp();
   }
   __device__ __forceinline__ void columns_octet(const uint4* a, const uint4 (&x)[kLoads], int i,
                                                 float (&c)[NB][4]) const {
-    uint4 av[8];
+    constexpr int kAtOnce = NB == 8 ? 4 : 8;  // registers
 #pragma unroll
-    for (int tile = 0; tile < 8; tile++) av[tile] = a[tile * 32];
+    for (int first = 0; first < 8; first += kAtOnce) {
+      uint4 av[kAtOnce];
 #pragma unroll
-    for (int tile = 0; tile < 8; tile++) {
-      const bool mine = g / NB == tile % kTiles;
-      const uint4& v = x[i * NB + tile / kTiles];
-      mma_bf16(c[tile / kTiles], av[tile], mine ? v.x : 0u, mine ? v.z : 0u);
+      for (int j = 0; j < kAtOnce; j++) av[j] = a[(first + j) * 32];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; j++) {
+        const int tile = first + j;
+        const bool mine = g / NB == tile % kTiles;
+        const uint4& v = x[i * NB + tile / kTiles];
+        mma_bf16(c[tile / kTiles], av[j], mine ? v.x : 0u, mine ? v.z : 0u);
+      }
     }
   }
   // Adds the sum of eight partial sums, those of k-tiles 0, 1, ... 7 (mod 8): ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
@@ -254,12 +257,12 @@ struct ConsumerGemm : ConsumerCore<NB> {
     return false;
   }
   __device__ __forceinline__ void load_pair(const Route& route, const PackPlan& plan, int k,
-                                            const Turn& turn, uint4 (&x)[4]) const {
+                                            const Turn& turn, uint32_t tag, uint4 (&x)[4]) const {
     const int first = turn.stage * plan.octets * 8;
     const uint8_t* from = pair_at(route, plan, k, turn);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      x[i] = {};
+      x[i] = {0, tag, 0, tag};
       if (i < plan.octets && first + i * 8 + g < k / 16) x[i] = load_volatile(from + i * 512);
     }
   }
@@ -276,7 +279,7 @@ struct ConsumerGemm : ConsumerCore<NB> {
     uint4 x[4];
     Turn turn;
     bool more = find(route, plan, turn);
-    if (more) load_pair(route, plan, k, turn, x);
+    if (more) load_pair(route, plan, k, turn, tag, x);
     int at = 0;  // stage of the task that `pos` stands at
     const uint4* a = nullptr;
 #pragma unroll 1
@@ -289,7 +292,7 @@ struct ConsumerGemm : ConsumerCore<NB> {
       for (int i = 0; i < 4; i++) b[i] = {x[i].x, x[i].z};
       Turn next = turn;
       if (++next.i == next.end) next.u++, more = find(route, plan, next);
-      if (more) load_pair(route, plan, k, next, x);
+      if (more) load_pair(route, plan, k, next, tag, x);
       float c[2][4] = {};
 #pragma unroll
       for (int i = 0; i < 4; i++)
@@ -305,19 +308,18 @@ struct ConsumerGemm : ConsumerCore<NB> {
   }
   __device__ __forceinline__ void settle_pair(const Route& route, const PackPlan& plan, int k,
                                               const Turn& turn, uint32_t tag, uint4 (&x)[4]) const {
-    const int first = turn.stage * plan.octets * 8;
 #pragma unroll 1
     for (uint32_t n = 1;; n++) {
+      const uint8_t* from = pair_at(route, plan, k, turn);
       bool ok = true;
       uint32_t seen = tag;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        if (i >= plan.octets || first + i * 8 + g >= k / 16 || tagged(x[i], tag)) continue;
-        ok = false, seen = x[i].y;
+        if (tagged(x[i], tag)) continue;
+        ok = false, seen = x[i].y, x[i] = load_volatile(from + i * 512);
       }
       if (ok) break;
       spin(p, n, ordinal, WaitKind::kData, seen, tag);
-      load_pair(route, plan, k, turn, x);
     }
     __syncwarp();
   }

@@ -7,11 +7,6 @@
 
 namespace pointcode::mk {
 
-#ifndef MK_CLAIMS
-#define MK_CLAIMS 1
-#endif
-constexpr int kClaimsAhead = MK_CLAIMS;
-
 template <int NB>
 struct Producer {
   const Params& p;
@@ -147,8 +142,8 @@ struct Producer {
     }
   }
 
-  // Gate/up tiles of the union: the task's slice, then one claim after the other; the next kClaimsAhead claims are under
-  // way while a tile is streamed.
+  // Gate/up tiles of the union: the task's slice, then one claim after the other; the next claim is under way while a
+  // tile is streamed.
   __device__ __forceinline__ void upgate(const TaskDescriptor& d, const Layer& layer,
                                          const Route& route) {
     const PackPlan plan = PackPlan::of(p.hidden);
@@ -157,19 +152,15 @@ struct Producer {
     uint32_t* queue = p.queues + (p.step & 1) * p.n_queues + d.queue;
     const bool claims = d.queue >= 0, leader = (threadIdx.x & 31) == 0;
     const uint32_t bytes = plan.stage_bytes(), tile_bytes = plan.tile_bytes();
-    int item = items.first, claimed[kClaimsAhead] = {};
+    int item = items.first, claimed = 0;
     set_limit(bytes);
-#pragma unroll
-    for (int& next : claimed)
-      if (claims && leader) next = static_cast<int>(atomicAdd(queue, 1u));
+    if (claims && leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
 #pragma unroll 1
     while (true) {
       if (item >= items.last) {
-        item = claims ? items.claim + __shfl_sync(~0u, claimed[0], 0) : items.items;
+        item = claims ? items.claim + __shfl_sync(~0u, claimed, 0) : items.items;
         if (item >= items.items) break;
-#pragma unroll
-        for (int i = 1; i < kClaimsAhead; i++) claimed[i - 1] = claimed[i];
-        if (leader) claimed[kClaimsAhead - 1] = static_cast<int>(atomicAdd(queue, 1u));
+        if (leader) claimed = static_cast<int>(atomicAdd(queue, 1u));
       }
       push_item(item);
       const uint8_t* src =

@@ -3,9 +3,6 @@
 
 #include "mk_common.cuh"
 
-#ifndef MK_ALONE
-#define MK_ALONE 2
-#endif
 namespace pointcode::mk {
 
 // Order-preserving map of a float to an unsigned integer.
@@ -59,21 +56,22 @@ __device__ __forceinline__ void list_union(Route& route, const Chosen& chosen, i
   __syncwarp();
 }
 
-// Whether the warp that lists the union chooses the experts, too. It can start when the logits are there; consumer warps
-// come to it after QKV, but each takes a row.
+// One row's experts and weights from the router's tagged logits, by a whole warp: slots go by falling logit, ties to the
+// lower id. Lane l holds experts 4 l .. 4 l + 3. Each consumer warp takes a row while it would wait for q: one warp alone
+// would need 2 us a row, and the gate/up weights wait for the route.
 template <int NB>
-constexpr bool kChoosesAlone = NB <= MK_ALONE;
-
-// One row's experts and weights from its logits, of which lane l holds those of experts 4 l .. 4 l + 3; by a whole warp.
-// Slots go by falling logit, ties to the lower id.
-template <int NB>
-__device__ __forceinline__ void pick(const Params& p, int layer, int row, uint4 low, uint4 high) {
+__device__ __forceinline__ void choose(const Params& p, int ordinal, int layer, int row) {
   Fixed<NB>& f = smem<NB>().f;
   const int lane = threadIdx.x & 31;
+  const bool mine = lane * 4 < p.n_experts;
+  const uint32_t at = (row * p.n_experts + lane * 4) * 8;
+  const uint32_t from[2] = {mine ? at : kNowhere, mine ? at + 16 : kNowhere};
+  uint4 raw[2];
+  gather<2>(p, ordinal, tag_of(p, layer), p.router, raw, from);
   uint32_t left[4] = {};  // 0: taken, or no expert
-  if (lane * 4 < p.n_experts)
-    left[0] = ordered(__uint_as_float(low.x)), left[1] = ordered(__uint_as_float(low.z)),
-    left[2] = ordered(__uint_as_float(high.x)), left[3] = ordered(__uint_as_float(high.z));
+  if (mine)
+    left[0] = ordered(__uint_as_float(raw[0].x)), left[1] = ordered(__uint_as_float(raw[0].z)),
+    left[2] = ordered(__uint_as_float(raw[1].x)), left[3] = ordered(__uint_as_float(raw[1].z));
   uint32_t slots = 0, my_top = 0;
 #pragma unroll 1
   for (int k = 0; k < p.top_k; k++) {
@@ -96,33 +94,11 @@ __device__ __forceinline__ void pick(const Params& p, int layer, int row, uint4 
     f.route[layer & 1].weight[row * p.top_k + lane] = p.norm_topk ? weight / total : weight;
 }
 
-// Chooses for N rows from row `first` on; their logits are waited for together.
-template <int NB, int N>
-__device__ __forceinline__ void choose(const Params& p, int ordinal, int layer, int first) {
-  const int lane = threadIdx.x & 31;
-  uint32_t from[2 * N];
-  uint4 raw[2 * N];
-#pragma unroll
-  for (int i = 0; i < 2 * N; i++) {
-    const int row = first + i / 2;
-    from[i] = row < p.n_rows && lane * 4 < p.n_experts
-                  ? (row * p.n_experts + lane * 4) * 8 + i % 2 * 16
-                  : kNowhere;
-  }
-  gather<2 * N>(p, ordinal, tag_of(p, layer), p.router, raw, from);
-#pragma unroll
-  for (int i = 0; i < N; i++)
-    if (first + i < p.n_rows) pick<NB>(p, layer, first + i, raw[2 * i], raw[2 * i + 1]);
-}
-
-// Makes the layer's route; by a whole warp.
+// Makes the layer's route of what the consumer warps chose; by a whole warp.
 template <int NB>
 __device__ __forceinline__ void make_route(const Params& p, int ordinal, int layer, uint32_t turn) {
   Fixed<NB>& f = smem<NB>().f;
-  if constexpr (kChoosesAlone<NB>)
-    choose<NB, NB>(p, ordinal, layer, 0), __syncwarp();
-  else
-    mbar_wait(p, &f.chosen_full, turn & 1, ordinal, WaitKind::kChosen);
+  mbar_wait(p, &f.chosen_full, turn & 1, ordinal, WaitKind::kChosen);
   Chosen chosen;
 #pragma unroll 1
   for (int row = 0; row < p.n_rows; row++) {
