@@ -32,6 +32,9 @@ class Choice:
     detail: str = ""
 
 
+JOINERS = ("\u200c", "\u200d")  # typed in Persian and in the scripts of India, and within emoji
+
+
 class Choices(Static):
     """The completion list above the composer; the composer keeps the focus and moves the mark."""
 
@@ -118,7 +121,7 @@ class Composer(TextArea):
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         n_lines = text.count("\n") + 1
         if len(text) <= LARGE_PASTE_CHARS and n_lines <= LARGE_PASTE_LINES:
-            return plain(text).expandtabs(4)
+            return plain(text)
         self._pastes.append(text)
         return f"[pasted text #{len(self._pastes)}, {n_lines:,} lines]"
 
@@ -158,6 +161,8 @@ class Composer(TextArea):
         if in_list or self._handle_vi(event) or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
+        elif event.character in JOINERS:  # of no width, so that Textual takes it for no letter
+            self.insert(event.character)
 
     def _handle_vi(self, event: events.Key) -> bool:
         if self._vi is None:

@@ -19,11 +19,13 @@ from textual.widgets import Input, Static
 
 from pointcode_local.diff import diff_title
 from pointcode_local.events import PermissionAsked, QuestionAsked
-from pointcode_local.render import one_line, plain, shortened, shown_lines
+from pointcode_local.render import clip, one_line, plain, shortened, shown_lines
 from pointcode_local.tui.diffview import DiffView
 
 ARM_AFTER_S = 0.3
 MIN_CALL_LINES = 3
+MAX_REASON_CELLS = 160  # so that the answers stay in view
+MAX_RULE_CELLS = 160
 _ARGUMENTS_SHOWN = 4000
 _ARGUMENT_SHOWN = 100_000
 
@@ -165,7 +167,8 @@ class PermissionPanel(AskPanel):
     def __init__(self, ask: PermissionAsked, clock: Callable[[], float]) -> None:
         options = [("once", "y", "Yes, this once")]
         if ask.rule:
-            options.append(("always", "a", f"Always allow  {plain(ask.rule)}".replace("\n", "␊")))
+            rule = clip(plain(ask.rule).replace("\n", "␊"), MAX_RULE_CELLS)  # a longer one is the command above
+            options.append(("always", "a", f"Always allow  {rule}"))
         options.append(("deny", "n", "No, and tell the model"))
         super().__init__(ask.call_id, clock, options)
         self._ask = ask
@@ -184,7 +187,7 @@ class PermissionPanel(AskPanel):
                 yield Static(_call_text(ask), classes="arguments", markup=False)
         if ask.reason:
             yield Static(
-                Content.assemble(("Why it asks: ", "$foreground 60%"), (one_line(ask.reason), "$foreground 60%")),
+                Content(f"Why it asks: {one_line(ask.reason, MAX_REASON_CELLS)}").stylize("$foreground 60%"),
                 markup=False,
             )
         yield self._list

@@ -17,6 +17,7 @@ from pointcode_local.events import (
 from pointcode_local.tui import FPS, app_class
 from pointcode_local.tui.app import PointcodeApp
 from pointcode_local.tui.dialogs import ARM_AFTER_S
+from pointcode_local.tui.keyboard import PasteParser
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import (
     Clock,
@@ -285,13 +286,29 @@ async def test_however_long_the_call_is_the_answers_are_in_view_and_page_down_sh
 
 async def test_a_long_command_is_shown_to_its_last_line() -> None:
     command = "cat <<'EOF' > big.txt\n" + "".join(f"line {n}\n" for n in range(120)) + "EOF\nrm -rf build\n"
-    ask = PermissionAsked("c", "shell", {"command": command}, "shell", "", "")
+    reason, rule = f"no rule allows `{command}`", f"shell({command})"
+    ask = PermissionAsked("c", "shell", {"command": command}, "shell", reason, rule)
     app = make_app([ask], prompt="go")
     async with app.run_test(size=(80, 24)) as pilot:
         await asked(app, pilot)
         await arm(app, pilot)
         assert "Yes, this once" in screen_text(app)
-        for _ in range(20):
+        for _ in range(50):
             await pilot.press("pagedown")
         await settle(app, pilot)
         assert "rm -rf build" in screen_text(app)
+
+
+async def test_letters_of_every_script_are_typed_and_tabs_pasted_as_they_are() -> None:
+    app = make_app()
+    written = "می\u200cخواهم 👩\u200d👩\u200d👧 日本語 क्\u200dष"
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        for event in PasteParser().feed(written):
+            app.post_message(event)
+        await settle(app, pilot)
+        assert composer_text(app) == written
+        app._composer.set_text("")
+        app.post_message(events.Paste("all:\n\tgo build\n"))
+        await settle(app, pilot)
+        assert composer_text(app) == "all:\n\tgo build\n"
