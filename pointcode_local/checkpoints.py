@@ -7,6 +7,7 @@ makes the change again, where they still are as undo left them and nothing was c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -57,6 +58,7 @@ class _Touched:
     before: str  # sha256, "" when there was no file
     mode: int
     after: str | None  # None: the process was killed before this was noted
+    n_folders: int = 0  # folders above it that were not there either
 
     def is_changed(self, path: Path) -> bool:
         """Whether the turn left another file than it found."""
@@ -72,6 +74,7 @@ class _Move:
     now: str | None
     then: str
     mode: int
+    n_folders: int = 0
 
 
 class Checkpoints:
@@ -89,7 +92,7 @@ class Checkpoints:
                 continue
             data = self._read(path) if path.exists() else None
             mode = stat.S_IMODE(path.stat().st_mode) if data is not None else 0
-            self._note(turn, "before", path, self._keep(data), mode)
+            self._note(turn, "before", path, self._keep(data), mode, _n_missing(path))
 
     def after(self, turn: int, paths: Iterable[Path]) -> None:
         """Note how a call left `paths`."""
@@ -100,7 +103,7 @@ class Checkpoints:
     def commanded(self, turn: int, changes: TreeChanges) -> None:
         """Note what a command changed."""
         for change in changes.files:
-            self._note(turn, "before", change.path, self._keep(change.before), change.mode)
+            self._note(turn, "before", change.path, self._keep(change.before), change.mode, change.n_folders)
             self._note(turn, "after", change.path, _hash(change.after), 0)
         if not changes.is_whole:
             self._note(turn, "lost", self.folder, "", 0)
@@ -118,7 +121,7 @@ class Checkpoints:
         if not changed:
             return Undone((), (), has_lost)
         moves = [
-            _Move(path, file.after, file.before, file.mode)
+            _Move(path, file.after, file.before, file.mode, file.n_folders)
             for path, file in by_turn[last].items()
             if file.is_changed(path)
         ]
@@ -160,7 +163,7 @@ class Checkpoints:
                 files = by_turn.setdefault(turn, {})
                 if kind == "before":
                     undone.clear()
-                    files.setdefault(path, _Touched(record["sha256"], record["mode"], None))
+                    files.setdefault(path, _Touched(record["sha256"], record["mode"], None, record.get("folders", 0)))
                 elif path in files:
                     files[path].after = record["sha256"]
         return by_turn, undone
@@ -194,6 +197,9 @@ class Checkpoints:
         self._keep(present)  # for the way back
         if not move.then:
             path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else is in it by now
+                for folder in list(path.parents)[: move.n_folders]:
+                    folder.rmdir()
             return True
         mode = move.mode or (stat.S_IMODE(path.stat().st_mode) if present is not None else 0o644)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,9 +218,10 @@ class Checkpoints:
             partial.replace(self.folder / name)
         return name
 
-    def _note(self, turn: int, kind: _Kind, path: Path, sha256: str, mode: int) -> None:
+    def _note(self, turn: int, kind: _Kind, path: Path, sha256: str, mode: int, n_folders: int = 0) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         record = {"turn": turn, "kind": kind, "path": os.fsencode(path).hex(), "sha256": sha256, "mode": mode}
+        record |= {"folders": n_folders} if n_folders else {}
         with (self.folder / "index.jsonl").open("ab") as file:
             file.write(json.dumps(record).encode() + b"\n")
 
@@ -232,6 +239,11 @@ class Checkpoints:
 def _can_be_kept(path: Path) -> bool:
     """A regular file of a size that is no trouble: a pipe must not even be opened."""
     return path.is_file() and path.stat().st_size <= MAX_CHANGED_BYTES
+
+
+def _n_missing(path: Path) -> int:
+    """How many of the folders above it are not there."""
+    return next((n for n, folder in enumerate(path.parents) if folder.exists()), 0)
 
 
 def _bytes(path: Path) -> bytes | None:

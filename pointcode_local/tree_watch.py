@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pointcode_local.tools.regular import read_regular
-from pointcode_local.tools.walk import ALWAYS_SKIPPED, files
+from pointcode_local.tools.walk import ALWAYS_SKIPPED, walk
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 1 << 20  # of a larger file a change is not undone
@@ -47,6 +47,7 @@ class TreeChange:
     before: bytes | None
     after: bytes | None
     mode: int  # before
+    n_folders: int = 0  # folders above it that were not there before
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class TreeWatch:
         self._excluded = tuple(f"{os.path.realpath(path)}/" for path in excluded)
         self._clock = clock
         self._kept: dict[str, tuple[_State, int]] = {}  # by path: where its bytes begin in the pack, -1 for nowhere
+        self._folders: set[str] = set()  # of the last look
+        self._folders_before: set[str] = set()  # of the one before
         self._pack: BinaryIO | None = None
         self._used_bytes = 0
         home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - Path raises without a home
@@ -133,7 +136,11 @@ class TreeWatch:
 
     def _look(self, until_s: float) -> Mapping[str, _State]:
         found: dict[str, _State] = {}
-        for entry in files(self._root, self._root, skipped=CACHES):
+        self._folders, self._folders_before = {os.fspath(self._root)}, self._folders
+        for entry in walk(self._root, self._root, skipped=CACHES):
+            if entry.is_folder:
+                self._folders.add(os.fspath(entry.path))
+                continue
             try:
                 info = os.lstat(entry.path)
             except OSError:
@@ -188,4 +195,8 @@ class TreeWatch:
             return TreeChange(Path(path), before, None, mode)
         if now.size > MAX_FILE_BYTES:
             return None
-        return TreeChange(Path(path), before, read_regular(path, MAX_FILE_BYTES), mode)
+        return TreeChange(Path(path), before, read_regular(path, MAX_FILE_BYTES), mode, self._n_new_folders(path))
+
+    def _n_new_folders(self, path: str) -> int:
+        above = (os.fspath(folder) for folder in Path(path).parents)
+        return next((n for n, folder in enumerate(above) if folder in self._folders_before), 0)

@@ -158,3 +158,15 @@ def test_a_file_that_is_huge_by_now_is_neither_kept_nor_read_nor_replaced(tmp_pa
     undone = checkpoints.undo()
     assert (undone.restored, undone.skipped) == ((other,), (path,))
     assert path.stat().st_size == 1 << 40
+
+
+def test_folders_that_a_write_made_go_with_the_file(tmp_path: Path):
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "ws" / "new" / "deep" / "f"
+    (tmp_path / "ws").mkdir()
+    store.before(1, [path])
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    store.after(1, [path])
+    assert store.undo().restored == (path,)
+    assert list((tmp_path / "ws").iterdir()) == []
+    assert store.redo().restored == (path,) and path.read_text() == "x"

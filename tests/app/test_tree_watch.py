@@ -52,10 +52,21 @@ def test_what_a_command_made_changed_moved_and_deleted_is_undone(ws: Folder) -> 
     before = ws.texts
     ws.command("echo two >> a.txt; rm run.sh; mkdir -p d; echo new > d/b.txt; cp a.txt 'c d.txt'")
     assert ws.told() == "restored a.txt, run.sh, removed c d.txt, d/b.txt"
-    assert ws.texts == before
+    assert ws.texts == before and not (ws.root / "d").exists()
     assert (ws.root / "run.sh").stat().st_mode & 0o777 == 0o755
     assert set(ws.kept.redo().restored) == {ws.root / n for n in ("a.txt", "run.sh", "d/b.txt", "c d.txt")}
     assert ws.texts["a.txt"] == b"\xff one\r\ntwo\n" and "run.sh" not in ws.texts
+
+
+def test_folders_that_a_command_made_go_with_its_files_and_others_stay(ws: Folder) -> None:
+    (ws.root / "empty").mkdir()
+    ws.command("mkdir -p a/b/c mine; echo 1 > a/b/c/f; echo 2 > empty/f; echo 3 > mine/f")
+    (ws.root / "mine" / "other").write_text("x")
+    ws.told()
+    assert sorted(path.name for path in ws.root.iterdir()) == ["a.txt", "empty", "mine", "run.sh"]
+    assert ws.texts["mine/other"] == b"x"
+    ws.kept.redo()
+    assert ws.texts["a/b/c/f"] == b"1\n"
 
 
 def test_two_commands_and_an_edit_of_a_turn_are_undone_to_the_state_before_the_first(ws: Folder) -> None:
