@@ -3,28 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "check.h"
 
 namespace pointcode {
 namespace {
 
-constexpr int kSpins = 300;       // pauses before a waiting processor yields its core (about 10 us)
 constexpr int kIdleSpins = 2000;  // pauses before an idle worker goes to sleep (about 80 us)
-constexpr int kYieldsPerClock = 16;  // yields between looks at the clock
+// Longest sleep of a waiting processor before it looks whether another one has failed.
+constexpr std::chrono::milliseconds kLongestSleep{5};
 // Longest time between two looks that counts as waiting: a process that was stopped did not wait.
 constexpr std::chrono::milliseconds kLongestLook{100};
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -74,6 +62,7 @@ CpuBackend::CpuBackend(ModelShape model, CpuBackendConfig config)
       context_(model_, dot_table(config_.isa), buffers_),
       scratch_(static_cast<size_t>(n_processors_)),
       stamps_(static_cast<size_t>(n_processors_)),
+      paces_(static_cast<size_t>(n_processors_)),
       sampler_(model_.vocab) {
   CHECK_THAT(config_.caches.size() == static_cast<size_t>(model_.n_layers), "KV pages of ",
              config_.caches.size(), " layers came for ", model_.n_layers);
@@ -152,18 +141,21 @@ void CpuBackend::execute(const std::vector<BatchRow>& rows, const Schedule& sche
   schedule_ = &schedule;
   set_rotations(context_);
   ++n_steps_;
-  running_.store(n_processors_ - 1, std::memory_order_relaxed);
+  finished_.value.store(0, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   run_list(0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) > 0; ++spins) {
-    if (spins < kSpins) {
-      pause_briefly();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  wait_for_workers();
   if (failed_.load(std::memory_order_acquire)) fail(failure_);
+}
+
+// Not bounded itself: what the workers wait for is.
+void CpuBackend::wait_for_workers() {
+  const int32_t wanted = n_processors_ - 1;
+  if (wanted == 0 || paces_[0].spin(finished_, wanted)) return;
+  int32_t seen;
+  while ((seen = finished_.value.load(std::memory_order_acquire)) < wanted)
+    Pace::sleep(finished_, seen, kLongestSleep);
 }
 
 // Every KV group that the model has must have a page for the row's position.
@@ -194,7 +186,7 @@ void CpuBackend::worker_loop(int processor) {
     ++seen;
     if (stopping_.load(std::memory_order_relaxed)) return;
     run_list(processor);
-    running_.fetch_sub(1, std::memory_order_release);
+    add_one(finished_);
   }
 }
 
@@ -214,13 +206,12 @@ void CpuBackend::run_list(int processor) {
       if (records) record(processor, task, stamp);
       if (config_.delay_seed != 0) delay(task);
       if (task.signal == kNone) continue;
-      // release: pairs with the acquire in wait_for
-      counters_[set_][static_cast<size_t>(task.signal)].value.fetch_add(1,
-                                                                        std::memory_order_release);
+      add_one(counters_[set_][static_cast<size_t>(task.signal)]);
     }
   } catch (const std::exception& error) {
     record_failure(join_text("processor ", processor, ": ", error.what()));
   }
+  paces_[static_cast<size_t>(processor)].end_step();
 }
 
 void CpuBackend::record_steps(uint64_t n) {
@@ -239,24 +230,22 @@ void CpuBackend::record(int processor, const TaskDescriptor& task, TaskStamp sta
 // the time is up.
 bool CpuBackend::wait_for(const TaskDescriptor& task, int processor, int wait) {
   if (task.wait_counter[wait] == kNone) return true;
-  const auto& counter = counters_[set_][static_cast<size_t>(task.wait_counter[wait])].value;
+  PaddedCounter& counter = counters_[set_][static_cast<size_t>(task.wait_counter[wait])];
   const int32_t wanted = task.wait_target[wait];
-  for (int spins = 0; spins < kSpins; ++spins) {
-    if (counter.load(std::memory_order_acquire) >= wanted) return true;
-    pause_briefly();
-  }
+  if (counter.value.load(std::memory_order_acquire) >= wanted) return true;
+  if (paces_[static_cast<size_t>(processor)].spin(counter, wanted)) return true;
   const auto limit = std::chrono::milliseconds(config_.wait_limit_ms);
   auto looked = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited{0};
-  for (int yields = 1; counter.load(std::memory_order_acquire) < wanted; ++yields) {
+  int32_t seen;
+  while ((seen = counter.value.load(std::memory_order_acquire)) < wanted) {
     if (failed_.load(std::memory_order_acquire)) return false;
-    std::this_thread::yield();
-    if (yields % kYieldsPerClock != 0) continue;
+    Pace::sleep(counter, seen, kLongestSleep);
     const auto now = std::chrono::steady_clock::now();
     waited += std::min<std::chrono::nanoseconds>(now - looked, kLongestLook);
     looked = now;
     if (waited < limit) continue;
-    const int32_t seen = counter.load(std::memory_order_acquire);
+    seen = counter.value.load(std::memory_order_acquire);
     record_failure(join_text("barrier time-out after ", config_.wait_limit_ms, " ms: processor ",
                              processor, ", task ", task.ordinal, " (", opcode_name(task.opcode),
                              ", layer ", task.layer, "), counter ", task.wait_counter[wait],

@@ -25,7 +25,7 @@ struct CpuBackendConfig {
   std::vector<LayerCache> caches;  // per layer
   WeightFormat kv_format = WeightFormat::kF32;
   std::vector<Schedule> schedules;  // [n_rows - 1]; empty where that many rows cannot run
-  int32_t wait_limit_ms = 4000;     // bound of every wait, in time that the waiter ran
+  int32_t wait_limit_ms = 4000;     // bound of every wait, time in which all was stopped left out
   uint64_t delay_seed = 0;          // not 0: tasks are delayed at random, to provoke races
   Isa isa = Isa::kPortable;
   int32_t max_splits =
@@ -45,8 +45,9 @@ struct TaskStamp {
 //   counters_[set][i] task's end, +1           task's waits            release/acquire, zeroed by the caller a step later
 //   queues_[set][i]   claim, +1                the claimers            relaxed, zeroed by the caller a step later
 //   generation_       caller, +1               idle workers            release/acquire, never reset
-//   running_          worker, -1               caller                  release/acquire, set by the caller before generation_
+//   finished_         worker, +1               caller                  release/acquire, zeroed by the caller before generation_
 //   failed_           first failing processor  every wait              never reset: rebuild the backend
+// counters_ and finished_ wake who sleeps on them (cpu_wait.h); failed_ is looked at every 5 ms.
 class CpuBackend final : public StepBackend {
  public:
   CpuBackend(ModelShape model, CpuBackendConfig config);
@@ -79,6 +80,7 @@ class CpuBackend final : public StepBackend {
   void execute(const std::vector<BatchRow>& rows, const Schedule& schedule);
   void worker_loop(int processor);
   void run_list(int processor);
+  void wait_for_workers();
   bool wait_for(const TaskDescriptor& task, int processor, int wait);
   void delay(const TaskDescriptor& task) const;
   void record(int processor, const TaskDescriptor& task, TaskStamp stamp);
@@ -91,6 +93,7 @@ class CpuBackend final : public StepBackend {
   StepContext context_;
   std::vector<WorkerScratch> scratch_;
   std::vector<std::vector<TaskStamp>> stamps_;
+  std::vector<Pace> paces_;
   Sampler sampler_;
 
   std::vector<PaddedCounter> counters_[2], queues_[2];
@@ -99,7 +102,7 @@ class CpuBackend final : public StepBackend {
   const Schedule* schedule_ = nullptr;
 
   std::atomic<uint32_t> generation_{0};
-  std::atomic<int32_t> running_{0};
+  PaddedCounter finished_;
   std::atomic<bool> stopping_{false}, failed_{false};
   std::mutex failure_mutex_;
   std::string failure_;

@@ -9,16 +9,12 @@
 
 #include "aligned_array.h"
 #include "cpu_dot.h"
+#include "cpu_wait.h"
 #include "model_shape.h"
 #include "step_backend.h"
 #include "task.h"
 
 namespace pointcode {
-
-// A counter or a claim queue alone in its cache lines.
-struct alignas(128) PaddedCounter {
-  std::atomic<int32_t> value{0};
-};
 
 // Where the KV cache of a layer lies: K and V each (page, KV head, 64 tokens, head_dim) of
 // `kv_format`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -184,8 +185,10 @@ def stuck_lists(n_processors: int) -> tuple[list[np.ndarray], int, int]:
 def test_a_wait_that_expires_names_processor_task_counter_seen_and_wanted(models: dict[str, ModelWeights]) -> None:
     backend = make_backend(models["qwen2"], n_processors=2, wait_limit_ms=500)
     row = _native.StepRow(token=1, position=0, full_pages=np.arange(4, dtype=np.int32))
+    begun_s = time.process_time()
     with pytest.raises(RuntimeError) as failure:
         backend.run_lists([row], stuck_lists(2))
+    assert time.process_time() - begun_s < 0.25  # who waits for long sleeps
     named = (
         r"barrier time-out after 500 ms: processor 0, task 17 \(ADD_RMSNORM, layer 2\), counter 5: seen (\d), wanted 2"
     )
