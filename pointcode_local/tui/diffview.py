@@ -8,8 +8,10 @@ from typing import ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
+from textual.geometry import Offset, Size
+from textual.selection import Selection
 from textual.strip import Strip
+from textual.style import Style as VisualStyle
 from textual.widget import Widget
 
 from pointcode_local.diff import DiffRow, diff_rows, side_by_side
@@ -17,6 +19,16 @@ from pointcode_local.events import FileDiff
 
 TWO_COLUMNS_FROM = 120  # cells
 _SIGNS = {"add": "+", "del": "-", "same": " ", "gap": " "}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One screen line, and what a copy takes of it: `text`, which begins at `lead` cells; `goes_on`: a wrapped row."""
+
+    segments: list[Segment]
+    lead: int
+    text: str
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class DiffView(Widget):
         self._has_two_sides = diff.before is not None and diff.after is not None
         numbers = [n for row in self._rows for n in (row.old_no, row.new_no) if n is not None]
         self._digits = max(2, len(str(max(numbers, default=0))))
-        self._laid_out: tuple[int, list[Strip]] = (0, [])
+        self._laid_out: tuple[int, list[Strip], list[_Line]] = (0, [], [])
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         """All the width there is."""
@@ -76,17 +88,43 @@ class DiffView(Widget):
 
     def notify_style_update(self) -> None:
         """Colours changed: lay out again."""
-        self._laid_out = (0, [])
+        self._laid_out = (0, [], [])
         super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
         """One screen line of the diff."""
         strips = self._strips(self.size.width)
-        return strips[y] if y < len(strips) else Strip.blank(self.size.width, self.rich_style)
+        if y >= len(strips):
+            return Strip.blank(self.size.width, self.rich_style)
+        strip = strips[y]
+        if (selection := self.text_selection) is not None and (span := selection.get_span(y)) is not None:
+            start, end = (cell_len(strip.text[:n]) if n >= 0 else strip.cell_length for n in span)
+            style = VisualStyle.from_styles(self.screen.get_component_styles("screen--selection")).rich_style
+            marked = strip.crop(start, end).apply_style(style)
+            strip = Strip.join([strip.crop(0, start), marked, strip.crop(end, strip.cell_length)])
+        return strip.apply_offsets(0, y)
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Draw the selection."""
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it stands in the file: without numbers, signs and the line ends of the wrapping."""
+        self._strips(self.size.width)
+        lines = self._laid_out[2]
+        first, last = selection.start or Offset(0, 0), selection.end or Offset(-1, len(lines) - 1)
+        copied = ""
+        for y in range(first.y, min(last.y, len(lines) - 1) + 1):
+            line = lines[y]
+            start = max(0, first.x - line.lead) if y == first.y else 0
+            end = max(0, last.x - line.lead) if y == last.y and last.x >= 0 else len(line.text)
+            copied += ("" if line.goes_on or y == first.y else "\n") + line.text[start:end]
+        return copied, "\n"
 
     def _strips(self, width: int) -> list[Strip]:
         if self._laid_out[0] != width:
-            self._laid_out = (width, self._lay_out(width))
+            lines = self._lay_out(width)
+            self._laid_out = (width, [Strip(line.segments, width) for line in lines], lines)
         return self._laid_out[1]
 
     def _look(self, kind: str) -> _Look:
@@ -100,31 +138,36 @@ class DiffView(Widget):
         text = style(kind)
         return _Look(text, text, number)
 
-    def _lay_out(self, width: int) -> list[Strip]:
+    def _lay_out(self, width: int) -> list[_Line]:
         if width <= 0:
             return []
         looks = {kind: self._look(kind) for kind in _SIGNS}
-        lines: list[list[Segment]] = []
+        lines: list[_Line] = []
         if width >= TWO_COLUMNS_FROM and self._has_two_sides:
             left_width = (width - 1) // 2
             for old, new in side_by_side(self._rows):
                 left = self._row(old, "old", left_width, looks)
                 right = self._row(new, "new", width - 1 - left_width, looks)
                 divider = Segment("│", looks["same"].number)
-                blank_left = [Segment(" " * left_width, looks["same"].text)]
-                blank_right = [Segment(" " * (width - 1 - left_width), looks["same"].text)]
+                blank_left = _Line([Segment(" " * left_width, looks["same"].text)], 0, "", goes_on=True)
+                blank_right = _Line([Segment(" " * (width - 1 - left_width), looks["same"].text)], 0, "", goes_on=True)
                 for i in range(max(len(left), len(right))):
                     a = left[i] if i < len(left) else blank_left
                     b = right[i] if i < len(right) else blank_right
-                    lines.append([*a, divider, *b])
+                    segments = [*a.segments, divider, *b.segments]
+                    left_chars = sum(len(segment.text) for segment in a.segments) + 1
+                    if new is None:  # a copy takes the new text where there is one
+                        lines.append(_Line(segments, a.lead, a.text, a.goes_on))
+                    else:
+                        lines.append(_Line(segments, left_chars + b.lead, b.text, b.goes_on))
         else:
             side = "both" if width >= 60 else "one"
             for row in self._rows:
                 lines.extend(self._row(row, side, width, looks))
         if self._n_hidden:
             text = f" … {self._n_hidden:,} more rows"
-            lines.append([Segment(set_cell_size(text, width), looks["gap"].text)])
-        return [Strip(line, width) for line in lines]
+            lines.append(_Line([Segment(set_cell_size(text, width), looks["gap"].text)], 0, ""))
+        return lines
 
     def _gutter(self, row: DiffRow, side: str) -> str:
         def number(n: int | None) -> str:
@@ -138,23 +181,25 @@ class DiffView(Widget):
             return number(row.new_no if row.new_no is not None else row.old_no)
         return number(row.old_no) + number(row.new_no)
 
-    def _row(self, row: DiffRow | None, side: str, width: int, looks: dict[str, _Look]) -> list[list[Segment]]:
+    def _row(self, row: DiffRow | None, side: str, width: int, looks: dict[str, _Look]) -> list[_Line]:
         """The screen lines of one row, each exactly `width` cells."""
         if row is None:
-            return [[Segment(" " * width, looks["same"].text)]]
+            return [_Line([Segment(" " * width, looks["same"].text)], 0, "")]
         look = looks[row.kind]
         gutter = self._gutter(row, side)
         if row.kind == "gap":
-            return [[Segment(set_cell_size(" " * len(gutter) + "  ⋯ " + row.text, width), look.text)]]
+            shown = set_cell_size(" " * len(gutter) + "  ⋯ " + row.text, width)
+            return [_Line([Segment(shown, look.text)], 0, "")]
         room = max(2, width - len(gutter) - 2)
-        lines: list[list[Segment]] = []
+        lines: list[_Line] = []
         for n, pieces in enumerate(_wrapped(row, room)):
             head = f"{gutter}{_SIGNS[row.kind]} " if n == 0 else " " * (len(gutter) + 2)
             body = [Segment(text, look.word if marked else look.text) for text, marked in pieces]
             used = sum(cell_len(text) for text, _ in pieces)
             line = [Segment(head, look.number if row.kind == "same" else look.number), *body]
             line.append(Segment(" " * (room - used), look.text))
-            lines.append(Segment.adjust_line_length(line, width, look.text))
+            line = Segment.adjust_line_length(line, width, look.text)
+            lines.append(_Line(line, len(head), "".join(text for text, _ in pieces), goes_on=n > 0))
         return lines
 
 

@@ -6,10 +6,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+from rich.cells import cell_len
+
 from pointcode_local.events import (
+    FileDiff,
     Prompt,
     SessionInfo,
     SetMode,
+    ToolFinished,
+    ToolStarted,
     TurnFinished,
     TurnStarted,
 )
@@ -308,3 +314,27 @@ async def test_a_long_session_opens_with_its_end_mounted_and_loads_more_when_rea
         app._transcript.load_earlier()
         await wait_for(app, pilot, lambda: len(app._transcript._views) > n_mounted and not app._transcript._loading)
         assert "question 2499" in screen_text(app)
+
+
+@pytest.mark.parametrize("width", [60, 160])
+async def test_selected_lines_of_a_diff_are_copied_without_numbers_and_signs(width: int) -> None:
+    new = "def f():\n    return '日本' + " + "'word ' + " * 12 + "'end'\n    last\n"
+    diff = FileDiff("a.py", "def f():\n    return 1\n    last\n", new)
+    edit: list[object] = [
+        ToolStarted("e", "edit", {"path": "a.py"}, "edit a.py"),
+        ToolFinished("e", "edit", {"path": "a.py"}, "ok", False, (diff,)),
+    ]
+    app = make_app([*edit, *answer("Done.")], prompt="go")
+    async with app.run_test(size=(width, 30)) as pilot:
+        await idle(app, pilot)
+        rows = screen_lines(app)
+        top = next(y for y, row in enumerate(rows) if "return '日本'" in row)
+        bottom = next(y for y, row in enumerate(rows) if "last" in row)
+        start = (cell_len(rows[top][: rows[top].index("return '日本'")]), top)
+        end = (cell_len(rows[bottom][: rows[bottom].rindex("last") + 4]), bottom)
+        await pilot.mouse_down(offset=start)
+        await pilot.hover(offset=end)
+        await pilot.mouse_up(offset=end)
+        await settle(app, pilot)
+        await pilot.press("ctrl+c")
+        assert app.clipboard == "return '日本' + " + "'word ' + " * 12 + "'end'\n    last"
