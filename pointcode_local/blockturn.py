@@ -93,7 +93,8 @@ class BlockTurn(Turn):
     async def _step(self, text: str) -> None:
         box = self._core.box
         files = Files(box.root, box.policy.may_read)
-        order = read_order(text, files.names, [*self._files], can_run="shell" in box.tools)
+        changed = [name for name in self._core.changed if name in files.names]
+        order = read_order(text, files.names, changed, can_run="shell" in box.tools)
         kind = order.kind if box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools) else "question"
         match kind:
             case "command":
@@ -289,7 +290,8 @@ class BlockTurn(Turn):
         self._runner = None
         self.denied = self.denied or any(result.denied for result in results)
         for result in results:
-            self._files |= {diff.path: diff.after for diff in result.diffs if diff.after is not None}
+            for path in (diff.path for diff in result.diffs if diff.after is not None):
+                self._core.changed[:] = [*(other for other in self._core.changed if other != path), path]
         return results
 
 

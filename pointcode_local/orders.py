@@ -67,6 +67,11 @@ _FUNCTION_WORD = re.compile(
     re.IGNORECASE,
 )
 _POINTS_BACK = re.compile(r"\b(?:it|its|that|them|this|the \w+)\b", re.IGNORECASE)
+_PART = re.compile(  # of a file: what is added when no file is named belongs into the one that was changed before
+    r"\b(?:arguments?|class(?:es)?|comments?|constants?|docstrings?|functions?|imports?|lines?|methods?|parameters?|"
+    r"type hints?|variables?)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,8 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     if any(commands) or (can_run and _COMMAND_QUESTION.search(text)):
         return Order("command", (), tuple(present), wants_answer)
     orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
-    targets = tuple(_without_tests(present)) or tuple(changed[-1:] if _POINTS_BACK.search(text) else ())
+    is_about_last = _POINTS_BACK.search(text) or (orders_change and _PART.search(text))
+    targets = tuple(_without_tests(present)) or tuple(changed[-1:] if is_about_last else ())
     is_question = _ASK.match(text) is not None or text.rstrip().endswith("?")
     if any(_RENAME.match(head) for head in (text, *heads)):
         return Order("rename", targets, tuple(present) or targets)

@@ -87,6 +87,7 @@ class Core:
     wait_answer: Callable[[str], Awaitable[str]]
     sampling: SamplingParams | None = None
     steers: list[str] = field(default_factory=list[str])
+    changed: list[str] = field(default_factory=list[str])  # files that a small model changed, the last at the end
     wanted_room: int = 0  # tokens that should be left before a model call; less means: compact
 
     def take_steers(self) -> list[str]:

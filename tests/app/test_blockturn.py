@@ -164,3 +164,18 @@ def test_the_next_prompt_begins_with_the_whole_earlier_one(tmp_path: Path):
     model, _, _ = play(tmp_path, prompt, say("a.txt:\n```\none"), say("b.txt:\n```\ntwo"))
     first, second = (request.messages for request in model.requests)
     assert second[: len(first)] == first
+
+
+def test_what_is_added_without_a_name_goes_into_the_file_that_was_changed_last_also_in_the_next_prompt(tmp_path: Path):
+    one, two, three = (f"def f{n}():\n    return {n}" for n in (1, 2, 3))
+    replies = (f"{one}", f"{one}\n\n\n{two}", f"{one}\n\n\n{two}\n\n\n{three}")
+    prompt = "Create f.py with a function f1, then add a function f2"
+    model, _, agent = play(tmp_path, prompt, *(say(f"f.py:\n```python\n{reply}") for reply in replies))
+    assert (tmp_path / "ws" / "f.py").read_text() == replies[1] + "\n"
+
+    async def run() -> list[AgentEvent]:
+        return [event async for event in agent.run("Now add a method f3")]
+
+    asyncio.run(run())
+    assert (tmp_path / "ws" / "f.py").read_text() == replies[2] + "\n"
+    assert [request.reply_prefix for request in model.requests] == ["f.py:\n```python\n"] * 3

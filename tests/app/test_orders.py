@@ -44,6 +44,10 @@ def test_it_is_the_file_that_was_changed_before():
     assert read_order('Change the title to "Example".', KNOWN, ["a.md"]).targets == ("a.md",)
     assert read_order("Edit it so that it prints goodbye.", KNOWN).targets == ()
     assert read_order("Write a poem", KNOWN, ["hello.py"]).kind == "question"
+    assert read_order("Add a function mul(a, b)", KNOWN, ["sum.py"]).targets == ("sum.py",)
+    assert read_order("Add a function mul(a, b)", KNOWN).kind == "question"
+    assert read_order("Write a line about Paris", KNOWN, ["app.py", "b.md"]).targets == ("b.md",)
+    assert read_order("What is a function?", KNOWN, ["sum.py"]).kind == "question"
 
 
 def test_no_command_is_asked_for_where_none_may_run():
