@@ -51,7 +51,7 @@ class UserView(Static):
             more = f"\n… {len(record.text) - MAX_USER_CHARS:,} more characters"
             content = Content.assemble(content, (more, "$foreground 60%"))
         if record.steered:
-            content = Content.assemble(content, ("  (while running)", "$foreground 60%"))
+            content = Content.assemble(content, ("  (in the same turn)", "$foreground 60%"))
         super().__init__(content, classes="entry user")
 
     async def sync(self) -> None:
