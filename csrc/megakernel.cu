@@ -37,28 +37,38 @@ __device__ __forceinline__ void controller_and_combiner(const Params& p, const T
   }
 }
 
-template <int NB>
+template <int NB, bool kChains>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
   const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x],
             n = p.offsets[blockIdx.x + 1] - begin;
   set_up<NB>(p);
   if (warp >= kFirstConsumer) {
     set_more_registers<kConsumerRegisters>();
-    Consumer<NB>(p).loop(n);
+    Consumer<NB, kChains>(p).loop(n);
   } else {
     set_fewer_registers<kHelperRegisters>();
-    if (warp == kProducer) Producer<NB>{p}.loop(n);
+    if (warp == kProducer) Producer<NB, kChains>{p}.loop(n);
     if (warp == kStorer) Storer<NB>{p}.loop(n);
     if (warp == kController || warp == kCombiner)
       controller_and_combiner<NB>(p, p.tasks + begin, n, warp == kCombiner);
   }
 }
 
+template <int NB, bool kChains>
+cudaError_t launch_variant(const Params& p, int n_sms, cudaStream_t stream) {
+  constexpr int kSmem = static_cast<int>(sizeof(Smem<NB>));
+  static const cudaError_t ready = make_ready(decode_step<NB, kChains>, kSmem);
+  if (ready != cudaSuccess) return ready;
+  return launch_step(decode_step<NB, kChains>, p, n_sms, kSmem, stream);
+}
+
+// What chains need costs the other steps 2 to 3 % (docs/kernel-log.md), so steps without one have a kernel without it.
 template <int NB>
 cudaError_t launch(const Params& p, int n_sms, cudaStream_t stream) {
-  constexpr int kSmem = static_cast<int>(sizeof(Smem<NB>));
-  static const cudaError_t ready = make_ready(decode_step<NB>, kSmem);
-  return ready == cudaSuccess ? launch_step(decode_step<NB>, p, n_sms, kSmem, stream) : ready;
+  if constexpr (NB > 1)
+    for (int row = 0; row < p.n_rows; row++)
+      if (p.first_row[row] != row) return launch_variant<NB, true>(p, n_sms, stream);
+  return launch_variant<NB, false>(p, n_sms, stream);
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 
 namespace pointcode::mk {
 
-template <int NB>
+// kChains: rows may be consecutive tokens of one sequence.
+template <int NB, bool kChains>
 struct ConsumerAttention : ConsumerGemm<NB> {
   using Core = ConsumerCore<NB>;
   using Core::f;
@@ -36,7 +37,7 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     const uint32_t tag = tag_of(p, d.layer);
     const PageRange mine = page_range<NB>(p, min(lane, p.n_rows - 1), d.flags & kFlagSliding,
                                           d.split);  // of row `lane`
-    const uint32_t held = rows_on_held_pages<NB>(p, mine);
+    const uint32_t held = rows_on_held_pages<NB, kChains>(p, mine);
     uint4 x = from ? load_volatile(from) : uint4{};
     const auto place = [&] {
       if (!from) return;
@@ -72,10 +73,10 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin,
               k_tiles = hd / 16;
     const uint32_t tag = tag_of(p, d.layer);
-    const int chain = NB == 1    ? kNoChain
+    const int chain = !kChains   ? kNoChain
                       : held & 1 ? range.position - 1  // the others are there
                                  : chain_begin(p, row, range.position);
-    const bool keeps = NB > 1 && held & 2;
+    const bool keeps = kChains && held & 2;
     const auto begin = pos;
     float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
     if (range.begin == range.end) sync(), next(), sync();
@@ -83,14 +84,14 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     for (int page = range.begin; page < range.end; page += 2) {
       const bool two = page + 1 < range.end;
       const bool patched = (page + 2) * kPageTokens > chain;
-      if constexpr (NB > 1)
+      if constexpr (kChains)
         if (patched) await_keys(d, row, range, page, two, chain);
       scores(range, page, two, k_tiles, keeps);
       sync();
       if (w < heads) softmax(two, m, sum);
       if (page + 2 >= range.end) next();
       sync();
-      if constexpr (NB > 1)
+      if constexpr (kChains)
         if (patched) await_values(d, row, range, page, two, chain);
       values(range, page, two, k_tiles, keeps, acc);
     }

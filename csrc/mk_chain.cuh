@@ -24,9 +24,9 @@ __device__ __forceinline__ int chain_begin(const Params& p, int row, int positio
 }
 
 // Bit r: row r uses the stages of the row before. `range`: in lane l that of row l; producer and consumers agree.
-template <int NB>
+template <int NB, bool kChains>
 __device__ __forceinline__ uint32_t rows_on_held_pages(const Params& p, const PageRange& range) {
-  if constexpr (NB == 1) return 0;
+  if constexpr (!kChains) return 0;
   constexpr int kHeld = Smem<NB>::kStages - 2;  // the producer goes on meanwhile
   const int lane = threadIdx.x & 31, row = min(lane, NB - 1);
   const int begin = __shfl_up_sync(~0u, range.begin, 1), end = __shfl_up_sync(~0u, range.end, 1);

@@ -6,15 +6,15 @@
 
 namespace pointcode::mk {
 
-template <int NB>
-struct Consumer : ConsumerAttention<NB> {
+template <int NB, bool kChains>
+struct Consumer : ConsumerAttention<NB, kChains> {
   using Core = ConsumerCore<NB>;
   using Core::normed_layer;
   using Core::ordinal;
   using Core::p;
   using Core::w;
 
-  using ConsumerAttention<NB>::ConsumerAttention;
+  using ConsumerAttention<NB, kChains>::ConsumerAttention;
 
   __device__ __forceinline__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;

@@ -8,7 +8,7 @@
 namespace pointcode::mk {
 
 template <int NB>
-struct CountedConsumer : ConsumerAttention<NB> {
+struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
   using Core = ConsumerCore<NB>;
   using Core::f;
   using Core::g;
@@ -23,7 +23,7 @@ struct CountedConsumer : ConsumerAttention<NB> {
   using Core::tile;
   using Core::w;
 
-  using ConsumerAttention<NB>::ConsumerAttention;
+  using ConsumerAttention<NB, (NB > 1)>::ConsumerAttention;
 
   // One of the eight warps polls.
   __device__ __forceinline__ void wait(const TaskDescriptor& d) {

@@ -8,11 +8,12 @@
 namespace pointcode::mk {
 
 template <int NB>
-struct CountedProducer : Producer<NB> {
-  using Producer<NB>::p;
-  using Producer<NB>::ordinal;
-  using Producer<NB>::push_item;
-  using Producer<NB>::stage;
+struct CountedProducer : Producer<NB, (NB > 1)> {
+  using Base = Producer<NB, (NB > 1)>;
+  using Base::ordinal;
+  using Base::p;
+  using Base::push_item;
+  using Base::stage;
   int routed = -1;
 
   // The next number of a task's queue, the same in all lanes. Claimed when the work before is on its way, not earlier: an

@@ -256,20 +256,20 @@ struct ConsumerGemm : ConsumerCore<NB> {
     }
     return false;
   }
-  __device__ __forceinline__ void load_pair(const Route& route, const PackPlan& plan, int k,
+  // Where this lane's pieces of a turn's row are; their number is that of the stage's octets, less padding of k.
+  __device__ __forceinline__ const uint8_t* pair_at(const Route& route, const PackPlan& plan, int k,
+                                                    const Turn& turn) const {
+    return p.ffn + (static_cast<size_t>(route.pair[turn.i]) * k + turn.stage * plan.stage_k()) * 4 +
+           lane * 16;
+  }
+  __device__ __forceinline__ void load_pair(const uint8_t* from, const PackPlan& plan, int k,
                                             const Turn& turn, uint32_t tag, uint4 (&x)[4]) const {
     const int first = turn.stage * plan.octets * 8;
-    const uint8_t* from = pair_at(route, plan, k, turn);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       x[i] = {0, tag, 0, tag};
       if (i < plan.octets && first + i * 8 + g < k / 16) x[i] = load_volatile(from + i * 512);
     }
-  }
-  __device__ __forceinline__ const uint8_t* pair_at(const Route& route, const PackPlan& plan, int k,
-                                                    const Turn& turn) const {
-    return p.ffn + (static_cast<size_t>(route.pair[turn.i]) * k + turn.stage * plan.stage_k()) * 4 +
-           lane * 16;
   }
   // One row: k-tile j of an octet is lane g == j's, so its product stays in column j.
   __device__ __forceinline__ void expert_tile(const Route& route, const PackPlan& plan, int k,
@@ -279,20 +279,21 @@ struct ConsumerGemm : ConsumerCore<NB> {
     uint4 x[4];
     Turn turn;
     bool more = find(route, plan, turn);
-    if (more) load_pair(route, plan, k, turn, tag, x);
+    const uint8_t* from = nullptr;
+    if (more) from = pair_at(route, plan, k, turn), load_pair(from, plan, k, turn, tag, x);
     int at = 0;  // stage of the task that `pos` stands at
     const uint4* a = nullptr;
 #pragma unroll 1
     while (more) {
       const int here = turn.u * plan.stages + turn.stage, row = route.pair[turn.i] / p.top_k;
       if (!a) pos = pos.ahead(here - at), at = here, a = stage(pos);
-      settle_pair(route, plan, k, turn, tag, x);
+      settle_pair(from, tag, x);
       uint2 b[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) b[i] = {x[i].x, x[i].z};
       Turn next = turn;
       if (++next.i == next.end) next.u++, more = find(route, plan, next);
-      if (more) load_pair(route, plan, k, next, tag, x);
+      if (more) from = pair_at(route, plan, k, next), load_pair(from, plan, k, next, tag, x);
       float c[2][4] = {};
 #pragma unroll
       for (int i = 0; i < 4; i++)
@@ -306,11 +307,10 @@ struct ConsumerGemm : ConsumerCore<NB> {
     for (int r = 0; r < NB; r++)
       if (t == r >> 1) sum[r & 1] = total[r][0], sum[2 + (r & 1)] = total[r][1];
   }
-  __device__ __forceinline__ void settle_pair(const Route& route, const PackPlan& plan, int k,
-                                              const Turn& turn, uint32_t tag, uint4 (&x)[4]) const {
+  __device__ __forceinline__ void settle_pair(const uint8_t* from, uint32_t tag,
+                                              uint4 (&x)[4]) const {
 #pragma unroll 1
     for (uint32_t n = 1;; n++) {
-      const uint8_t* from = pair_at(route, plan, k, turn);
       bool ok = true;
       uint32_t seen = tag;
 #pragma unroll

@@ -7,7 +7,7 @@
 
 namespace pointcode::mk {
 
-template <int NB>
+template <int NB, bool kChains>
 struct Producer {
   const Params& p;
   RingPos<Smem<NB>::kStages> pos{}, landed{};
@@ -64,7 +64,7 @@ struct Producer {
     const int lane = threadIdx.x & 31;
     set_limit(bytes);
     const PageRange ranges = page_range<NB>(p, min(lane, p.n_rows - 1), sliding, d.split);
-    const uint32_t held = rows_on_held_pages<NB>(p, ranges);
+    const uint32_t held = rows_on_held_pages<NB, kChains>(p, ranges);
     const auto look_up = [&](int row, int page, int end) {
       return page < end ? page_table(p, sliding, row)[page] : 0;
     };
