@@ -49,13 +49,10 @@ void gather_panels(uintptr_t x, uintptr_t source, uintptr_t panels, int32_t n_to
   CHECK_THAT(error == cudaSuccess, "rows of ", k, " to panels: ", cudaGetErrorString(error));
 }
 
-void prefill_attention(uintptr_t q, uintptr_t cosines, uintptr_t sines, uintptr_t k, uintptr_t v,
-                       uintptr_t out, int32_t n_queries, int32_t n_keys, int32_t heads,
-                       int32_t groups, int32_t q_extra, int32_t window, float scale, int n_sms,
-                       uintptr_t stream) {
+void prefill_attention(uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, int32_t n_queries,
+                       int32_t n_keys, int32_t heads, int32_t groups, int32_t window, float scale,
+                       int n_sms, uintptr_t stream) {
   const prefill::Attention attention{at<const __nv_bfloat16>(q),
-                                     at<const float>(cosines),
-                                     at<const float>(sines),
                                      at<const __nv_bfloat16>(k),
                                      at<const __nv_bfloat16>(v),
                                      at<__nv_bfloat16>(out),
@@ -63,28 +60,12 @@ void prefill_attention(uintptr_t q, uintptr_t cosines, uintptr_t sines, uintptr_
                                      n_keys,
                                      heads,
                                      groups,
-                                     q_extra,
                                      window,
                                      scale};
   const cudaError_t error =
       prefill::launch_attention(attention, n_sms, reinterpret_cast<cudaStream_t>(stream));
   CHECK_THAT(error == cudaSuccess, "attention of ", n_queries, " queries over ", n_keys,
              " keys: ", cudaGetErrorString(error));
-}
-
-void split_kv(uintptr_t qkv, uintptr_t cosines, uintptr_t sines, uintptr_t k, uintptr_t v,
-              int32_t n_tokens, int32_t groups, int32_t per_group, uintptr_t stream) {
-  const prefill::SplitKv split{at<const __nv_bfloat16>(qkv),
-                               at<const float>(cosines),
-                               at<const float>(sines),
-                               at<__nv_bfloat16>(k),
-                               at<__nv_bfloat16>(v),
-                               n_tokens,
-                               groups,
-                               per_group};
-  const cudaError_t error = prefill::launch_split_kv(split, reinterpret_cast<cudaStream_t>(stream));
-  CHECK_THAT(error == cudaSuccess, "keys and values of ", n_tokens,
-             " tokens: ", cudaGetErrorString(error));
 }
 
 }  // namespace
@@ -95,11 +76,8 @@ void bind_prefill(py::module_& m) {
         "stream"_a);
   m.def("gather_panels", &gather_panels, "x"_a, "source"_a, "panels"_a, "n_tokens"_a, "k"_a,
         "pitch"_a, "stream"_a);
-  m.def("prefill_attention", &prefill_attention, "q"_a, "cosines"_a, "sines"_a, "k"_a, "v"_a,
-        "out"_a, "n_queries"_a, "n_keys"_a, "heads"_a, "groups"_a, "q_extra"_a, "window"_a,
-        "scale"_a, "n_sms"_a, "stream"_a);
-  m.def("split_kv", &split_kv, "qkv"_a, "cosines"_a, "sines"_a, "k"_a, "v"_a, "n_tokens"_a,
-        "groups"_a, "per_group"_a, "stream"_a);
+  m.def("prefill_attention", &prefill_attention, "q"_a, "k"_a, "v"_a, "out"_a, "n_queries"_a,
+        "n_keys"_a, "heads"_a, "groups"_a, "window"_a, "scale"_a, "n_sms"_a, "stream"_a);
 }
 
 }  // namespace pointcode

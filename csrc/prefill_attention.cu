@@ -19,7 +19,6 @@ constexpr int kStages = 2;               // `consume` takes the other one for th
 constexpr int kHalfBytes = kKeys * 128;  // 64 dims of a block
 constexpr int kBlockBytes = kHeadDim / 64 * kHalfBytes;
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-constexpr int kSplitThreads = 256;
 constexpr int kFirstTurn = 2;       // barrier ids, one a warpgroup
 constexpr float kHidden = -1.0e6f;  // a score; finite, so that a row of them gives no NaN
 
@@ -96,32 +95,17 @@ __device__ __forceinline__ void release(uint64_t* empty) {
   if (threadIdx.x % 32 == 0) mk::mbar_arrive(empty);
 }
 
-__device__ __forceinline__ uint32_t rotated(uint32_t pair, float cosine, float sine) {
-  const float2 v = mk::unpack_bf16(pair);
-  return mk::pack_bf16(v.x * cosine - v.y * sine, v.y * cosine + v.x * sine);
-}
-
 __device__ __forceinline__ void load_queries(const Attention& a, const Tile& t, int row, int lane,
                                              uint4 (&q)[kHeadDim / 16]) {
   uint32_t* const parts = reinterpret_cast<uint32_t*>(q);
-  const int per_group = a.heads / a.groups;
-  const int slot = t.head / per_group * (per_group + a.q_extra) + t.head % per_group;
 #pragma unroll
   for (int high = 0; high < 2; ++high) {
-    const int token =
-        min(t.start + row + 8 * high, a.n_queries - 1);  // those beyond are not stored
-    const int64_t from =
-        (static_cast<int64_t>(token) * (a.heads + a.groups * a.q_extra) + slot) * kHeadDim;
-    const uint32_t* pairs = reinterpret_cast<const uint32_t*>(a.q + from) + lane % 4;
+    const int token = t.start + row + 8 * high;
+    const uint32_t* from = reinterpret_cast<const uint32_t*>(
+        a.q + (static_cast<int64_t>(token) * a.heads + t.head) * kHeadDim + 2 * (lane % 4));
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 8; ++i) parts[i / 2 * 4 + i % 2 * 2 + high] = pairs[4 * i];
-    if (a.cos == nullptr) continue;
-    const int64_t angles = static_cast<int64_t>(token) * (kHeadDim / 2) + lane % 4;
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 8; ++i) {
-      uint32_t& part = parts[i / 2 * 4 + i % 2 * 2 + high];
-      part = rotated(part, a.cos[angles + 4 * i], a.sin[angles + 4 * i]);
-    }
+    for (int i = 0; i < kHeadDim / 8; ++i)
+      parts[i / 2 * 4 + i % 2 * 2 + high] = token < a.n_queries ? from[4 * i] : 0;
   }
 }
 
@@ -285,26 +269,6 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
   }
 }
 
-// A thread moves eight values.
-__global__ void __launch_bounds__(kSplitThreads)
-    split_kv_kernel(const __grid_constant__ SplitKv s) {
-  constexpr int kChunks = kHeadDim / 8;
-  const int index = static_cast<int>(blockIdx.x) * kSplitThreads + static_cast<int>(threadIdx.x);
-  const int chunk = index % kChunks, is_value = index / kChunks % 2, at = index / kChunks / 2;
-  if (at >= s.n_tokens * s.groups) return;
-  const int64_t from = (static_cast<int64_t>(at + 1) * (s.per_group + 2) - 2 + is_value) * kHeadDim;
-  uint4 values = *reinterpret_cast<const uint4*>(s.qkv + from + chunk * 8);
-  if (is_value == 0 && s.cos != nullptr) {
-    const int64_t angles = static_cast<int64_t>(at / s.groups) * (kHeadDim / 2) + chunk * 4;
-    values = {rotated(values.x, s.cos[angles], s.sin[angles]),
-              rotated(values.y, s.cos[angles + 1], s.sin[angles + 1]),
-              rotated(values.z, s.cos[angles + 2], s.sin[angles + 2]),
-              rotated(values.w, s.cos[angles + 3], s.sin[angles + 3])};
-  }
-  __nv_bfloat16* const to = is_value != 0 ? s.v : s.k;
-  *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at) * kHeadDim + chunk * 8) = values;
-}
-
 }  // namespace
 
 cudaError_t launch_attention(const Attention& a, int n_sms, cudaStream_t stream) {
@@ -328,15 +292,6 @@ cudaError_t launch_attention(const Attention& a, int n_sms, cudaStream_t stream)
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes, config.stream = stream;
   return cudaLaunchKernelEx(&config, attention_kernel, launch);
-}
-
-cudaError_t launch_split_kv(const SplitKv& s, cudaStream_t stream) {
-  const int n_threads = s.n_tokens * s.groups * 2 * (kHeadDim / 8);
-  if (n_threads <= 0) return cudaErrorInvalidValue;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>((n_threads + kSplitThreads - 1) / kSplitThreads));
-  config.blockDim = dim3(kSplitThreads), config.stream = stream;
-  return cudaLaunchKernelEx(&config, split_kv_kernel, s);
 }
 
 }  // namespace pointcode::prefill

@@ -443,8 +443,6 @@ def gather_panels(x: int, source: int, panels: int, n_tokens: int, k: int, pitch
 
 def prefill_attention(
     q: int,
-    cosines: int,
-    sines: int,
     k: int,
     v: int,
     out: int,
@@ -452,18 +450,12 @@ def prefill_attention(
     n_keys: int,
     heads: int,
     groups: int,
-    q_extra: int,
     window: int,
     scale: float,
     n_sms: int,
     stream: int,
 ) -> None:
     """Queues causal attention (csrc/prefill_attention.h). RuntimeError for sizes that the kernel does not take."""
-
-def split_kv(
-    qkv: int, cosines: int, sines: int, k: int, v: int, n_tokens: int, groups: int, per_group: int, stream: int
-) -> None:
-    """Queues the parting of keys and values from queries (csrc/prefill_attention.h)."""
 
 def gpu_sample(
     logits: NDArray[np.float32], rows: Sequence[StepRow], n_timed: int = 0

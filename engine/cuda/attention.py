@@ -10,38 +10,20 @@ from importlib.util import find_spec
 import torch
 import torch.nn.functional as F
 
-from . import native_attention, ops
-from .native_attention import GroupedQueries
+from . import native_attention
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, float], torch.Tensor]  # q, k, v, window, scale
 HOPPER = (9, 0)
 _BLOCK = 1024  # queries of one SDPA call
 
 
-def split_qkv(
-    qkv: torch.Tensor,
-    rotation: tuple[torch.Tensor, torch.Tensor] | None,
-    n_heads: int,
-    k: torch.Tensor,
-    v: torch.Tensor,
-) -> torch.Tensor | GroupedQueries:
-    """As ops.split_qkv, but the queries stay where they are when the native kernel will read them."""
-    if qkv.is_cuda and native_works(qkv.device, k.shape[2]):
-        queries = GroupedQueries(qkv, rotation, n_heads)
-        native_attention.split_kv(queries, k, v)
-        return queries
-    return ops.split_qkv(qkv, rotation, n_heads, k, v)
-
-
-def attend(
-    q: torch.Tensor | GroupedQueries, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float
-) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float) -> torch.Tensor:
     """Causal attention (T, H, C) of q (T, H, C) over k and v (S, G, C), all bf16; the last query sees the last key.
 
     `window` counts keys including the current one; 0: all.
     """
-    if isinstance(q, GroupedQueries) or (q.is_cuda and native_works(q.device, q.shape[2])):
-        return native_attention.attend(q, k, v, window=window, scale=scale)
+    if q.is_cuda and native_works(q.device, q.shape[2]):
+        return _native(q, k, v, window, scale)
     if q.is_cuda and kernel_works(q.device, q.shape[2]):
         return _kernel(q, k, v, window, scale)
     if q.is_cuda and flash_works(q.device, q.shape[2]):

@@ -171,15 +171,6 @@ def test_products_from_packed_weights_equal_those_of_the_matrices(
         assert close(packed_products.from_panels(gated)[begin:end], ops.silu_up(wanted.bfloat16()), 2e-2)
 
 
-@pytest.mark.parametrize("n", [1, 64, 333])
-def test_a_packed_linear_equals_torchs(n: int) -> None:
-    torch.manual_seed(n)
-    matrix, x = torch.randn(2048, 4096, device=GPU).bfloat16() * 0.02, torch.randn(n, 4096, device=GPU).bfloat16()
-    packed = DeviceMatrix(packing.pack_matrix(matrix), 2048, 4096, True)
-    assert packed_products.can_multiply(packed)
-    assert close(packed_products.linear(x, packed), torch.nn.functional.linear(x, matrix))
-
-
 def test_rows_are_gathered_into_panels() -> None:
     x, source = torch.randn(70, 2048, device=GPU).bfloat16(), torch.randint(70, (160,), device=GPU, dtype=torch.int32)
     assert torch.equal(packed_products.from_panels(packed_products.gather_panels(x, source)), x[source.long()])
@@ -212,20 +203,6 @@ def test_the_native_attention_equals_blocks_with_masks(n: int, s: int, window: i
     q, k, v = (torch.randn(m, h, 128, device=GPU).bfloat16() for m, h in ((n, 8), (s, 2), (s, 2)))
     ours = native_attention.attend(q, k, v, window=window, scale=128**-0.5)
     assert close(ours, attention.attend_in_blocks(q, k, v, window=window, scale=128**-0.5))
-
-
-@pytest.mark.parametrize("rotated", [False, True])
-def test_queries_in_place_give_what_split_ones_do(rotated: bool) -> None:
-    torch.manual_seed(0)
-    qkv, angles = torch.randn(333, 40 * 128, device=GPU).bfloat16(), torch.randn(333, 64, device=GPU) * 3
-    rotation = (angles.cos(), angles.sin()) if rotated else None
-    k, v, wanted_k, wanted_v = torch.zeros(4, 340, 4, 128, dtype=torch.bfloat16, device=GPU).unbind(0)
-    assert attention.native_works(torch.device("cuda", 0), 128)
-    queries = attention.split_qkv(qkv, rotation, 32, k[7:], v[7:])
-    q = ops.split_qkv(qkv, rotation, 32, wanted_k[7:], wanted_v[7:])
-    assert not isinstance(queries, torch.Tensor) and torch.equal(v, wanted_v) and close(k, wanted_k, 1e-3)
-    ours = attention.attend(queries, k, v, window=100, scale=0.1)
-    assert close(ours, attention.attend(q, k, v, window=100, scale=0.1))
 
 
 def test_grouped_products_equal_a_loop_even_with_idle_experts() -> None:

@@ -4,7 +4,3 @@
 extern "C" int run_attention(const pointcode::prefill::Attention* attention, int n_sms) {
   return pointcode::prefill::launch_attention(*attention, n_sms, nullptr);
 }
-
-extern "C" int run_split_kv(const pointcode::prefill::SplitKv* split) {
-  return pointcode::prefill::launch_split_kv(*split, nullptr);
-}

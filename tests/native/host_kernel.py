@@ -54,14 +54,6 @@ def small_library(made: Path, sources: list[Path]) -> ctypes.CDLL:
     return loaded
 
 
-def aligned(values: torch.Tensor) -> torch.Tensor:
-    """A copy on a 16-byte boundary, as the device's memory is."""
-    raw = torch.empty(values.numel() * values.element_size() + 16, dtype=torch.uint8)
-    at = -raw.data_ptr() % 16
-    copy = raw[at : at + values.numel() * values.element_size()].view(values.dtype).view(values.shape)
-    return copy.copy_(values)
-
-
 def build(folder: Path) -> ctypes.CDLL:
     """Compiles the kernel and the emulation to a library in `folder`, once for all who share it, and loads it."""
     sources = sorted([*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir()])

@@ -10,7 +10,7 @@ import torch
 from pointcode_local.engine.cuda import ops, packing
 from pointcode_local.engine.cuda.packed_products import from_panels, to_panels
 
-from .host_kernel import EMULATION, ROOT, aligned, compiler, small_library
+from .host_kernel import EMULATION, ROOT, compiler, small_library
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 
@@ -38,6 +38,14 @@ class Gather(ctypes.Structure):
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     sources = [ROOT / "csrc/prefill_gemm.cu", ROOT / "csrc/prefill_panels.cu", EMULATION.parent / "products_entry.cu"]
     return small_library(tmp_path_factory.mktemp("products") / "products.so", sources)
+
+
+def aligned(values: torch.Tensor) -> torch.Tensor:
+    """A copy on a 16-byte boundary, as the device's memory is."""
+    raw = torch.empty(values.numel() * values.element_size() + 16, dtype=torch.uint8)
+    at = -raw.data_ptr() % 16
+    copy = raw[at : at + values.numel() * values.element_size()].view(values.dtype).view(values.shape)
+    return copy.copy_(values)
 
 
 def nans(*shape: int) -> torch.Tensor:

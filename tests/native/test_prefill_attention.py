@@ -7,10 +7,9 @@ import ctypes
 import pytest
 import torch
 
-from pointcode_local.engine.cuda import ops
 from pointcode_local.engine.cuda.attention import attend_in_blocks
 
-from .host_kernel import EMULATION, ROOT, aligned, compiler, small_library
+from .host_kernel import EMULATION, ROOT, compiler, small_library
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 DIMS = 128
@@ -20,18 +19,9 @@ class Attention(ctypes.Structure):
     """`prefill::Attention` of csrc/prefill_attention.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "cos", "sin", "k", "v", "out")),
-        *((name, ctypes.c_int32) for name in ("n_queries", "n_keys", "heads", "groups", "q_extra", "window")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out")),
+        *((name, ctypes.c_int32) for name in ("n_queries", "n_keys", "heads", "groups", "window")),
         ("scale", ctypes.c_float),
-    ]
-
-
-class SplitKv(ctypes.Structure):
-    """`prefill::SplitKv` of csrc/prefill_attention.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("qkv", "cos", "sin", "k", "v")),
-        *((name, ctypes.c_int32) for name in ("n_tokens", "groups", "per_group")),
     ]
 
 
@@ -57,8 +47,9 @@ def test_attention_equals_blocks_with_masks(
     torch.manual_seed(n)
     q, k, v = (torch.randn(m, h, DIMS).bfloat16() for m, h in ((n, heads), (n_keys, groups), (n_keys, groups)))
     out = torch.full_like(q, float("nan"))
-    addresses = q.data_ptr(), 0, 0, k.data_ptr(), v.data_ptr(), out.data_ptr()
-    attention = Attention(*addresses, n, n_keys, heads, groups, 0, window, DIMS**-0.5)
+    attention = Attention(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), n, n_keys, heads, groups, window, DIMS**-0.5
+    )
     library.host_cuda_seed(ctypes.c_uint64(n))
     assert library.run_attention(ctypes.byref(attention), n_sms) == 0, library.host_cuda_error()
     wanted = attend_in_blocks(q.float(), k.float(), v.float(), window=window, scale=DIMS**-0.5)
@@ -67,30 +58,4 @@ def test_attention_equals_blocks_with_masks(
 
 def test_sizes_that_the_kernel_does_not_take_are_refused(library: ctypes.CDLL) -> None:
     for n, n_keys, heads, groups in ((0, 1, 1, 1), (2, 1, 1, 1), (1, 1, 3, 2), (1, 1, 1, 0)):
-        assert (
-            library.run_attention(ctypes.byref(Attention(0, 0, 0, 0, 0, 0, n, n_keys, heads, groups, 0, 0, 1.0)), 1)
-            != 0
-        )
-
-
-@pytest.mark.parametrize("rotated", [False, True])
-def test_queries_are_taken_and_rotated_from_rows_that_hold_keys_and_values_too(
-    library: ctypes.CDLL, rotated: bool
-) -> None:
-    torch.manual_seed(0)
-    n, heads, groups = 70, 4, 2
-    qkv, angles = aligned(torch.randn(n, (heads + 2 * groups) * DIMS).bfloat16()), torch.randn(n, DIMS // 2) * 3
-    rotation = angles.cos(), angles.sin()
-    tables = [table.data_ptr() if rotated else 0 for table in rotation]
-    k, v = (aligned(torch.full((n, groups, DIMS), float("nan"), dtype=torch.bfloat16)) for _ in range(2))
-    split = SplitKv(qkv.data_ptr(), *tables, k.data_ptr(), v.data_ptr(), n, groups, heads // groups)
-    assert library.run_split_kv(ctypes.byref(split)) == 0, library.host_cuda_error()
-    wanted_k, wanted_v = torch.empty(2, n, groups, DIMS, dtype=torch.bfloat16).unbind(0)
-    q = ops.split_qkv(qkv, rotation if rotated else None, heads, wanted_k, wanted_v)
-    assert torch.equal(v, wanted_v) and (k.float() - wanted_k.float()).norm() <= 1e-3 * wanted_k.float().norm()
-    out = torch.full((n, heads, DIMS), float("nan"), dtype=torch.bfloat16)
-    addresses = qkv.data_ptr(), *tables, k.data_ptr(), v.data_ptr(), out.data_ptr()
-    attention = Attention(*addresses, n, n, heads, groups, 2, 0, DIMS**-0.5)
-    assert library.run_attention(ctypes.byref(attention), 3) == 0, library.host_cuda_error()
-    wanted = attend_in_blocks(q.float(), k.float(), v.float(), window=0, scale=DIMS**-0.5)
-    assert (out.float() - wanted).norm() <= 0.01 * wanted.norm()
+        assert library.run_attention(ctypes.byref(Attention(0, 0, 0, 0, n, n_keys, heads, groups, 0, 1.0)), 1) != 0
