@@ -297,7 +297,7 @@ cudaError_t launch(const Products& products, int n_sms, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
   const auto kernel = products_kernel<kCluster, kGated>;
-  cudaError_t error =
+  const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = {};
@@ -308,14 +308,6 @@ cudaError_t launch(const Products& products, int n_sms, cudaStream_t stream) {
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes, config.stream = stream;
   config.attrs = &attribute, config.numAttrs = 1;
-  if constexpr (kCluster > 2) {  // not all SMs of a part of the chip fit into clusters of four
-    static int n_clusters = 0;
-    if (n_clusters == 0) {
-      error = cudaOccupancyMaxActiveClusters(&n_clusters, kernel, &config);
-      if (error != cudaSuccess) return error;
-    }
-    config.gridDim = dim3(static_cast<unsigned>(min(n_clusters, n_sms / kCluster) * kCluster));
-  }
   return cudaLaunchKernelEx(&config, kernel, products);
 }
 
@@ -337,8 +329,6 @@ cudaError_t launch_products(const Products& p, int cluster, int n_sms, cudaStrea
       return launch_any<1>(p, n_sms, stream);
     case 2:
       return launch_any<2>(p, n_sms, stream);
-    case 4:
-      return launch_any<4>(p, n_sms, stream);
     default:
       return cudaErrorInvalidValue;
   }

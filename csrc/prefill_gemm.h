@@ -32,7 +32,7 @@ struct Products {
   bool gated;
 };
 
-// Queues the products on the stream; does not wait. `cluster` blocks (1, 2 or 4) share their pairs' x.
+// Queues the products on the stream; does not wait. `cluster` blocks (1 or 2) share their pairs' x.
 // cudaErrorInvalidValue for sizes that it does not take.
 cudaError_t launch_products(const Products& products, int cluster, int n_sms, cudaStream_t stream);
 

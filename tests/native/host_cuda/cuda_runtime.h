@@ -78,11 +78,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int, 
   *blocks = 1;
   return cudaSuccess;
 }
-template <typename F>
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, F*, const cudaLaunchConfig_t* config) {
-  *clusters = static_cast<int>(config->gridDim.x / config->attrs->val.clusterDim.x);
-  return cudaSuccess;
-}
 template <typename P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P),
                                const P& argument) {
