@@ -37,44 +37,46 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
-def small_library(made: Path, sources: list[Path]) -> ctypes.CDLL:
-    """Other sources than the megakernel's, compiled with the emulated device into `made`."""
-    flags = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
-    include = ["-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}"]
-    inputs = [str(source) for source in (*sources, EMULATION / "host_cuda.cc")]
-    done = subprocess.run(
-        [str(compiler()), *flags, *include, "-x", "c++", *inputs, "-o", str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    loaded = ctypes.CDLL(str(made))
-    loaded.host_cuda_error.restype = ctypes.c_char_p
+FLAGS = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-fno-semantic-interposition"]
+KEPT = ROOT / "build/emulation"  # compiled libraries stay there until a source changes
+
+
+def small_library(name: str, sources: list[Path]) -> ctypes.CDLL:
+    """Other sources than the megakernel's, compiled with the emulated device."""
+    return _library(name, [*sources, EMULATION / "host_cuda.cc"])
+
+
+def build() -> ctypes.CDLL:
+    """The kernel and the emulation, compiled once for all who share them."""
+    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", EMULATION / "host_cuda.cc"]
+    loaded = _library("host_kernel", sources)
+    loaded.pointcode_mk_place.restype = ctypes.c_size_t
     return loaded
 
 
-def build(folder: Path) -> ctypes.CDLL:
-    """Compiles the kernel and the emulation to a library in `folder`, once for all who share it, and loads it."""
-    sources = sorted([*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir()])
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    library = folder / f"host_kernel-{digest}.so"
-    with library.with_suffix(".lock").open("w") as lock:
+def _library(name: str, sources: list[Path]) -> ctypes.CDLL:
+    """Loads the kept library of these sources, of whatever they may include, and of this compiler; makes it first."""
+    read = sorted({*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir(), *sources})
+    about = " ".join([str(compiler()), *FLAGS]).encode()
+    digest = hashlib.sha256(about + b"".join(source.read_bytes() for source in read)).hexdigest()[:16]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    library = KEPT / f"{name}-{digest}.so"
+    with (KEPT / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
-            _compile(library)
+            for old in KEPT.glob(f"{name}-*"):
+                old.unlink()
+            _compile(library, sources)
     loaded = ctypes.CDLL(str(library))
-    loaded.pointcode_mk_place.restype = ctypes.c_size_t
     loaded.host_cuda_error.restype = ctypes.c_char_p
     return loaded
 
 
-def _compile(library: Path) -> None:
+def _compile(library: Path, sources: list[Path]) -> None:
     """All sources side by side, since every worker of the test run waits for them."""
-    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", EMULATION / "host_cuda.cc"]
     flags = [
-        "-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-fno-semantic-interposition",
-        "-Wno-unknown-pragmas", "-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}", "-x", "c++", "-c",
+        *FLAGS, "-Wno-unknown-pragmas", "-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}",
+        "-x", "c++", "-c",
     ]  # fmt: skip
     objects = [library.with_suffix(f".{source.stem}.o") for source in sources]
     running = [
@@ -87,6 +89,8 @@ def _compile(library: Path) -> None:
     link = [str(compiler()), "-shared", "-Wl,-Bsymbolic", *map(str, objects), "-o", str(made)]
     done = subprocess.run(link, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
+    for part in objects:
+        part.unlink()
     made.rename(library)
 
 

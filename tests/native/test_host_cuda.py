@@ -18,8 +18,8 @@ class Arguments(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return small_library(tmp_path_factory.mktemp("faulty") / "faulty.so", [EMULATION.parent / "faulty_kernels.cu"])
+def library() -> ctypes.CDLL:
+    return small_library("faulty", [EMULATION.parent / "faulty_kernels.cu"])
 
 
 def launch(library: ctypes.CDLL, fault: int, seed: int) -> tuple[np.ndarray, str]:

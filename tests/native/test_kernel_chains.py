@@ -29,8 +29,8 @@ Logits = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(tmp_path_factory.getbasetemp().parent)
+def library() -> ctypes.CDLL:
+    return build()
 
 
 @pytest.fixture(scope="module", params=["lean", "shipped"])
@@ -65,7 +65,7 @@ LONG = 64 * 11  # more pages in a split than the ring can hold for several rows
 
 @pytest.mark.parametrize(
     ("length", "sizes"),
-    [(1, (8,)), (61, (2, 3, 4, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7)), (445, (5,)), (LONG, (3,))],
+    [(1, (8,)), (61, (2, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7)), (445, (5,)), (LONG, (3,))],
 )
 def test_a_chain_at_any_border_has_the_bits_of_single_steps(
     kernel: HostKernel, length: int, sizes: tuple[int, ...]

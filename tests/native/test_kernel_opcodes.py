@@ -26,8 +26,8 @@ LONGEST = 200
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory, weights: ModelWeights) -> Callable[[str], HostKernel]:  # noqa: F811
-    library = build(tmp_path_factory.getbasetemp().parent)
+def kernels(weights: ModelWeights) -> Callable[[str], HostKernel]:  # noqa: F811
+    library = build()
 
     def made(order: str) -> HostKernel:
         return HostKernel.of(library, weights, 5, order=order)

@@ -34,8 +34,8 @@ LENGTHS = (1, 63, 64, 65, 70, 71, 129, 30)  # around the borders of pages and of
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(tmp_path_factory.getbasetemp().parent)
+def library() -> ctypes.CDLL:
+    return build()
 
 
 @pytest.fixture(scope="module")

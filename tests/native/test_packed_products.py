@@ -35,9 +35,9 @@ class Gather(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     sources = [ROOT / "csrc/prefill_gemm.cu", ROOT / "csrc/prefill_panels.cu", EMULATION.parent / "products_entry.cu"]
-    return small_library(tmp_path_factory.mktemp("products") / "products.so", sources)
+    return small_library("products", sources)
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:

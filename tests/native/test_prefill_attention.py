@@ -26,9 +26,9 @@ class Attention(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     sources = [ROOT / "csrc/prefill_attention.cu", EMULATION.parent / "attention_entry.cu"]
-    return small_library(tmp_path_factory.mktemp("attention") / "attention.so", sources)
+    return small_library("attention", sources)
 
 
 @pytest.mark.parametrize(
