@@ -91,6 +91,7 @@ class ToolRecord:
     result: str = ""
     denied: str = ""
     diffs: tuple[FileDiff, ...] = ()
+    changed: tuple[str, ...] = ()  # files that a command changed
 
     @property
     def is_open(self) -> bool:
@@ -271,7 +272,7 @@ class Story:
             record.arguments = event.arguments
             record.title = call_title(event.name, event.arguments)
         record.name, record.result = event.name, event.text
-        record.diffs, record.denied = event.diffs, event.denied
+        record.diffs, record.denied, record.changed = event.diffs, event.denied, event.changed
         if event.denied:
             self._denials.add(f"Denied: {event.denied}.")
         record.state = "denied" if event.denied else "error" if event.is_error else "done"

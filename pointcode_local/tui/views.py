@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, assert_never
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -38,6 +40,7 @@ UNFOLDED_LINES = 400
 MAX_OUTPUT_LINE = 2000
 MAX_THOUGHT_CHARS = 200_000
 MAX_NOTICE_CHARS = 100_000
+CHANGED_CELLS = 70  # of the names of files that a command changed; at least one is shown
 MAX_USER_CHARS = 8000  # a huge paste is sent in full and shown in part
 
 
@@ -236,7 +239,19 @@ class ToolView(Foldable):
             body.append(_text_body(tail_lines(record.result, OWN_LINES), 0))
         elif record.state == "error" and count_lines(record.result) > 1:
             body.append(_text_body(error_tail(record.result, ERROR_LINES), 0))
+        if record.changed:
+            body.append(Static(Content(changed_line(record.changed)), classes="body changed", markup=False))
         return body
+
+
+def changed_line(names: Sequence[str]) -> str:
+    """`changed: a.py, b.txt (+2 more)`: as many of the names as fit, not fewer than one."""
+    shown = one_line(names[0], CHANGED_CELLS)
+    n_shown = 1
+    while n_shown < len(names) and cell_len(longer := f"{shown}, {one_line(names[n_shown])}") <= CHANGED_CELLS:
+        shown = longer
+        n_shown += 1
+    return f"changed: {shown}" + (f" (+{len(names) - n_shown} more)" if n_shown < len(names) else "")
 
 
 def _text_body(lines: list[str], n_hidden: int) -> Static:

@@ -262,6 +262,27 @@ async def test_ctrl_o_unfolds_thinking_and_results() -> None:
         assert "where argv is parsed" not in screen_text(app)
 
 
+async def test_the_files_that_a_command_changed_are_told_below_its_output() -> None:
+    many = ("a.py", "b/c.txt", *(f"generated/part-{n:02}.txt" for n in range(9)))
+    call = {"command": "make"}
+    app = make_app(
+        [
+            ToolStarted("c1", "shell", call, "shell: make"),
+            ToolFinished("c1", "shell", call, "one\ntwo\n[exit code 1]", True, changed=("a.py", "b/c.txt")),
+            ToolStarted("c2", "shell", call, "shell: make all"),
+            ToolFinished("c2", "shell", call, "ok", False, changed=many),
+        ],
+        prompt="go",
+    )
+    async with app.run_test(size=(90, 40)) as pilot:
+        await idle(app, pilot)
+        lines = [line.strip() for line in screen_lines(app)]
+        first = lines.index("changed: a.py, b/c.txt")
+        assert "two" in lines[first - 2]
+        told = next(line for line in lines if "+" in line and line.startswith("changed: "))
+        assert told == "changed: a.py, b/c.txt, generated/part-00.txt, generated/part-01.txt (+7 more)"
+
+
 async def test_ctrl_t_unfolds_the_plan() -> None:
     app = make_app(full_turn(), prompt="go")
     async with app.run_test(size=(90, 60)) as pilot:
