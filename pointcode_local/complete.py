@@ -38,6 +38,7 @@ COMMANDS = (
     SlashCommand("diff", "what the assistant has changed in this session"),
     SlashCommand("map", "the definitions of this repository that are used most"),
     SlashCommand("mcp", "the MCP servers and what they offer"),
+    SlashCommand("jobs", "the commands that the model left running; stop ends one", "[stop N]"),
     SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
     SlashCommand("engine", "what the engine does now: speed, memory, batch"),

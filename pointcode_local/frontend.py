@@ -31,6 +31,16 @@ class HostInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A command that the model left running."""
+
+    id: str  # e.g. "job-3"
+    command: str
+    age_s: float
+    last_line: str  # of its output; "" when it has said nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One step of opening a model, e.g. "Downloading qwen2.5-coder-0.5b"; `total` 0: length unknown."""
 
@@ -199,6 +209,14 @@ class Host(Protocol):
 
     def servers(self) -> str:
         """The MCP servers with their state and tools, one a line; "" when there are none."""
+        ...
+
+    def jobs(self) -> Sequence[JobInfo]:
+        """The commands that the model left running, oldest first."""
+        ...
+
+    async def stop_job(self, id: str) -> str:
+        """End one of them (`job-3`, or just `3`) and all it started; returns one line that says what was done."""
         ...
 
     async def repo_map(self) -> str:

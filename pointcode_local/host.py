@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pointcode_local import __version__
 from pointcode_local.agent import Agent, Menu
@@ -26,6 +26,7 @@ from pointcode_local.frontend import (
     FirstLook,
     HostError,
     HostInfo,
+    JobInfo,
     OnProgress,
     Progress,
     Timeline,
@@ -231,33 +232,39 @@ class AppHost:
 
     async def undo(self) -> str:
         """Put back the files that the last turn changed."""
-        if self._log is None:
-            raise HostError("no session is open")
-        try:
-            undone = self._checkpoints(self._log.id).undo()
-        except OSError as error:
-            raise HostError(f"undo failed: {error.strerror}: {error.filename}") from error
-        text = undone.told("restored", self._shown)
-        if not text:
-            return "nothing to undo"
-        if self._agent is not None:
-            self._agent.note(f"The user undid your last changes: {text}.")
-        return text
+        return self._moved("undo", "restored", "The user undid your last changes")
 
     async def redo(self) -> str:
         """Make the changes of the turn that was undone last again."""
+        return self._moved("redo", "changed again", "The user made the changes that were undone again")
+
+    def _moved(self, way: Literal["undo", "redo"], done: str, note: str) -> str:
         if self._log is None:
             raise HostError("no session is open")
+        checkpoints = self._checkpoints(self._log.id)
         try:
-            redone = self._checkpoints(self._log.id).redo()
+            moved = checkpoints.undo() if way == "undo" else checkpoints.redo()
         except OSError as error:
-            raise HostError(f"redo failed: {error.strerror}: {error.filename}") from error
-        text = redone.told("changed again", self._shown)
-        if not text:
-            return "nothing to redo"
+            raise HostError(f"{way} failed: {error.strerror}: {error.filename}") from error
+        text = moved.told(done, self._shown)
+        if text and self._agent is not None:
+            self._agent.note(f"{note}: {text}.")
+        return text or f"nothing to {way}"
+
+    def jobs(self) -> Sequence[JobInfo]:
+        """The commands that the model left running."""
+        return self._kit.running_jobs() if self._kit is not None else ()
+
+    async def stop_job(self, id: str) -> str:
+        """End one of them; the model hears of it with the next prompt."""
+        if self._kit is None:
+            raise HostError("no session is open")
+        stopped = await self._kit.stop_job(id)
+        if stopped is None:
+            return f"{id} had ended before"
         if self._agent is not None:
-            self._agent.note(f"The user made the changes that were undone again: {text}.")
-        return text
+            self._agent.note(f"The user ended the background command {stopped.id} ({stopped.command}).")
+        return f"ended {stopped.id}"
 
     def name_session(self, name: str) -> str:
         """Name the open session for lists."""

@@ -7,12 +7,15 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from pointcode_local.config import Places, Settings
+from pointcode_local.frontend import HostError, JobInfo
 from pointcode_local.hooks import HookRunner
 from pointcode_local.policy import AlwaysRules, RulePolicy
 from pointcode_local.rules import Rules, tool_matches
+from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
 from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.sandbox import sandbox_status
+from pointcode_local.tools.shell import Job
 from pointcode_local.tree_watch import TreeWatch
 
 _IN_OTHER_AGENTS = {"Bash": "shell", "bash": "shell", "MultiEdit": "edit", "LS": "list"}
@@ -37,6 +40,19 @@ class ToolKit:
     def n_jobs(self) -> int:
         """Background commands that run."""
         return self._box.jobs.n_running
+
+    def running_jobs(self) -> list[JobInfo]:
+        """These commands, oldest first."""
+        jobs = self._box.jobs
+        return [JobInfo(job.id, job.command, jobs.age_s(job), job.last_line()) for job in jobs.running()]
+
+    async def stop_job(self, id: str) -> Job | None:
+        """End one and all it started; None when it had ended before. Raises HostError when there is none."""
+        try:
+            job = self._box.jobs.get(id)
+        except ToolError as error:
+            raise HostError(str(error)) from error
+        return job if await self._box.jobs.stop(job) else None
 
     def is_hidden(self, name: str) -> bool:
         """Must this file (a name relative to the folder) stay out of what is shown unasked?"""

@@ -29,6 +29,7 @@ from pointcode_local.events import (
     ToolFinished,
 )
 from pointcode_local.frontend import AgentLike, Host, HostError, Progress
+from pointcode_local.jobs import jobs_command
 from pointcode_local.lineprint import LinePrinter
 from pointcode_local.lines import PLAIN_COMMANDS, LineSource, PipedLines, TerminalLines
 from pointcode_local.render import one_line, plain, short_bytes
@@ -182,6 +183,8 @@ class PlainFrontEnd:
                         self._print.line("(no changes in this session)", "dim")
                 case "mcp":
                     self._print.line(plain(self._host.servers()) or "(no MCP servers in the settings)")
+                case "jobs":
+                    self._print.line(plain(await jobs_command(self._host, argument)))
                 case "map":
                     self._print.line(plain(await self._host.repo_map()))
                 case "mode":

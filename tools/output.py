@@ -91,6 +91,11 @@ class KeptOutput:
         left_out = self.n_chars - len(head) - len(tail)
         return f"{head}\n[… {left_out:,} characters left out; {self._where()} …]\n\n{tail}"
 
+    def last_line(self) -> str:
+        """The last line that is not empty, or ""."""
+        kept = f"{self._head}\n{''.join(self._tail)}" if self._tail else self._head
+        return kept.rstrip().rpartition("\n")[2]
+
     def _where(self) -> str:
         if self._log is None:
             return "the log could not be written"

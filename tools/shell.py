@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ class Job:
     text: TerminalText
     process: Process
     blank: Callable[[str], str]
+    started_s: float = 0.0  # by the clock of its `Jobs`
     fresh: list[str] = field(default_factory=list[str])
     fresh_chars: int = 0
     lost_chars: int = 0
@@ -49,12 +51,20 @@ class Job:
             self.fresh_chars -= dropped
             self.lost_chars += dropped
 
+    def last_line(self) -> str:
+        """The last whole line that is not empty, or "". What is secret in it was blanked."""
+        self.text.settle()
+        return self.output.last_line()
+
 
 class Jobs:
     """All commands of one session. `close` ends what still runs, children left behind included."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._environment = environment
+        self._clock = clock
         self._numbers = itertools.count(1)
         self._background: dict[str, Job] = {}
         self._started: list[Process] = []
@@ -78,7 +88,7 @@ class Jobs:
             process = start(line, workspace.root, environment, text.feed)
         except (OSError, ValueError) as error:
             raise ToolError(f"the command could not be started: {error}") from error
-        job = Job(f"job-{number}", command, output, text, process, blank)
+        job = Job(f"job-{number}", command, output, text, process, blank, self._clock())
         self._started.append(process)
         return job
 
@@ -86,10 +96,18 @@ class Jobs:
         """Make a job known by its id."""
         self._background[job.id] = job
 
+    def running(self) -> tuple[Job, ...]:
+        """Those in the background that run, oldest first."""
+        return tuple(job for job in self._background.values() if not job.process.exited.done())
+
     @property
     def n_running(self) -> int:
         """How many of them run."""
-        return sum(not job.process.exited.done() for job in self._background.values())
+        return len(self.running())
+
+    def age_s(self, job: Job) -> float:
+        """Seconds since it was started."""
+        return self._clock() - job.started_s
 
     def get(self, id: str) -> Job:
         """The job with this id (`job-3`, or just `3`); raises ToolError naming those there are."""
@@ -97,6 +115,12 @@ class Jobs:
         if job is None:
             raise ToolError(f"no background job {id!r}; jobs: {', '.join(self._background) or 'none'}")
         return job
+
+    async def stop(self, job: Job) -> bool:
+        """End a job and all it started; False when it had ended before."""
+        ran = not job.process.exited.done()
+        await asyncio.shield(job.process.kill())
+        return ran
 
     def close(self) -> None:
         """End everything that still runs."""
@@ -214,8 +238,7 @@ class ShellKillTool(ShellOutputTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         job = self.jobs.get(arguments["id"])
-        ran = not job.process.exited.done()
-        await asyncio.shield(job.process.kill())
+        ran = await self.jobs.stop(job)
         return ToolResult(_joined(await _news(job), "[ended by shell_kill]" if ran else "[it had ended before]"))
 
 

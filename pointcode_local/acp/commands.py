@@ -9,6 +9,7 @@ from pointcode_local.acp.tool_calls import fenced
 from pointcode_local.complete import MODE_MEANING, commands_help
 from pointcode_local.events import MODES, Mode
 from pointcode_local.frontend import EditorHost, HostError
+from pointcode_local.jobs import jobs_command
 from pointcode_local.unified import unified_diff
 
 
@@ -45,6 +46,8 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
                 return _block(await host.repo_map()) or "There is nothing to map."
             case "mcp":
                 return _block(host.servers()) or "There are no MCP servers."
+            case "jobs":
+                return _block(await jobs_command(host, argument))
             case "mode":
                 return await _mode(session, argument)
             case "model":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pointcode_local.complete import MODE_MEANING
 from pointcode_local.events import MODES, SessionInfo
 from pointcode_local.frontend import Host, HostError
+from pointcode_local.jobs import jobs_command
 from pointcode_local.render import one_line, plural, short_seconds
 from pointcode_local.tui.help import HelpScreen
 from pointcode_local.tui.picker import Pick, Picker
@@ -55,6 +56,8 @@ class CommandRunner:
                 await self._app.show_changes(self._host.changes())
             case "mcp":
                 await self._app.note(self._host.servers() or "There are no MCP servers in the settings.")
+            case "jobs":
+                await self._app.note(await jobs_command(self._host, argument))
             case "map":
                 await self._app.note(await self._host.repo_map())
             case "mode":

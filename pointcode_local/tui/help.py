@@ -40,7 +40,7 @@ READING: Pairs = (
 FIGURES: Pairs = (
     ("mode", "what happens without asking you"),
     ("sandbox", "what keeps commands inside this folder"),
-    ("job", "a command that the model left running; it ends with the program"),
+    ("job", "a command that the model left running (/jobs); it ends with the program"),
     ("context", "how full the model's memory is; older messages are shortened before 100%"),
     ("tok/s", "how fast the model writes, in tokens (about ¾ of a word)"),
     ("first token", "how long the model read before it wrote"),

@@ -30,6 +30,7 @@ from pointcode_local.frontend import (
     FirstLook,
     HostError,
     HostInfo,
+    JobInfo,
     OnProgress,
     Progress,
     Timeline,
@@ -147,6 +148,7 @@ class ScriptedHost:
     measured: int = 0
     trace: Timeline | None = None
     n_jobs: int = 0
+    running: list[JobInfo] = field(default_factory=list)
 
     @property
     def info(self) -> HostInfo:
@@ -193,6 +195,15 @@ class ScriptedHost:
 
     def servers(self) -> str:
         return "docs: running, 2 tools"
+
+    def jobs(self) -> Sequence[JobInfo]:
+        return self.running
+
+    async def stop_job(self, id: str) -> str:
+        if all(job.id != id for job in self.running):
+            raise HostError(f"There is no job {id}.")
+        self.running = [job for job in self.running if job.id != id]
+        return f"Ended {id}."
 
     async def repo_map(self) -> str:
         return "src/app.py:\n  def main()"

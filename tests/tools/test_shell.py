@@ -15,6 +15,7 @@ from pointcode_local.tools.environment import command_environment
 from pointcode_local.tools.output import KeptOutput, LiveOutput
 from pointcode_local.tools.redact import secret_values
 from pointcode_local.tools.sandbox import default_policy, sandbox_status
+from pointcode_local.tools.shell import Jobs
 
 from .tool_kit import Bench
 
@@ -100,6 +101,26 @@ def test_a_background_job_is_started_asked_and_killed(bench: Bench) -> None:
         assert "SIGTERM" not in (await bench.acall("shell_output", id="job-1")).text
         assert "had ended before" in (await bench.acall("shell_kill", id="job-1")).text
         assert "no background job" in (await bench.acall("shell_output", id="9")).text
+
+    asyncio.run(main())
+    assert is_still(bench.root / "beat")
+
+
+def test_running_jobs_tell_their_age_and_last_line_and_stop_with_all_they_started(bench: Bench) -> None:
+    async def main() -> None:
+        clock = [100.0]
+        jobs = Jobs(clock=lambda: clock[0])
+        job = await jobs.start(
+            bench.context, f"printf 'one\\ntwo\\n\\npart'; trap '' TERM; setsid sh -c '{UNTIL_KILLED}' & wait"
+        )
+        jobs.keep(job)
+        clock[0] += 75
+        while not (bench.root / "beat").exists() or job.last_line() != "two":  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        assert [(each.id, jobs.age_s(each)) for each in jobs.running()] == [("job-1", 75.0)]
+        assert await jobs.stop(job)
+        await job.process.exited
+        assert jobs.running() == () and not await jobs.stop(job)
 
     asyncio.run(main())
     assert is_still(bench.root / "beat")
