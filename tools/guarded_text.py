@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import copy
 
 BLANK = "[secret]"
 
@@ -51,6 +52,10 @@ class GuardedText:
             *lines, last = text.split("\n")
             text = "".join(self._line(line) + "\n" for line in lines) + (self._line(last) if last else "")
         return TOKENS.sub(BLANK, text)
+
+    def unfinished(self, row: str) -> str:
+        """What there is of the next line, blanked; the line itself comes later, whole."""
+        return copy(self)(row)
 
     def _line(self, line: str) -> str:
         if (key := _KEY.search(line)) is not None:

@@ -22,9 +22,30 @@ SKIPPED = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", "ta
 _VALUE = re.compile(rf"[A-Za-z0-9+/_.~-]{{{MIN_CHARS},}}={{0,2}}")
 
 
-def as_it_is(text: str) -> str:
+class AsItIs:
     """Blanks nothing: the person has agreed to see what this command shows."""
-    return text
+
+    def __call__(self, text: str) -> str:
+        return text
+
+    def unfinished(self, row: str) -> str:
+        """The row."""
+        return row
+
+
+class BlankedOutput:
+    """One output, given in pieces of whole lines: each piece with everything secret blanked."""
+
+    def __init__(self, follow: GuardedText, without_values: Callable[[str], str]) -> None:
+        self._follow = follow
+        self._without_values = without_values
+
+    def __call__(self, text: str) -> str:
+        return self._without_values(self._follow(text))
+
+    def unfinished(self, row: str) -> str:
+        """What there is of the next line, blanked. Looking changes nothing of what comes."""
+        return self._without_values(self._follow.unfinished(row))
 
 
 class Redactor:
@@ -42,10 +63,10 @@ class Redactor:
         values = sorted(_values_below(workspace), key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, values))) if values else None
 
-    def output(self, workspace: Workspace) -> Callable[[str], str]:
-        """For one output, given in pieces of whole lines: each piece with everything secret blanked."""
+    def output(self, workspace: Workspace) -> BlankedOutput:
+        """For the output of one command."""
         follow = GuardedText(lambda path: workspace.is_guarded(workspace.root / path))
-        return lambda text: self._without_values(follow(text))
+        return BlankedOutput(follow, self._without_values)
 
     def _without_values(self, text: str) -> str:
         return text if self._values is None else self._values.sub(BLANK, text)

@@ -16,7 +16,7 @@ from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_s
 from .environment import command_environment
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
-from .redact import Redactor, as_it_is
+from .redact import AsItIs, BlankedOutput, Redactor
 from .sandbox import SandboxPolicy, confinement_note, wrapped
 from .terminal_text import TerminalText
 from .workspace import Workspace
@@ -34,7 +34,7 @@ class Job:
     output: KeptOutput
     text: TerminalText
     process: Process
-    blank: Callable[[str], str]
+    blank: BlankedOutput | AsItIs
     started_s: float = 0.0  # by the clock of its `Jobs`
     fresh: list[str] = field(default_factory=list[str])
     fresh_chars: int = 0
@@ -74,7 +74,7 @@ class Jobs:
         """Start a command line; raises ToolError when that is impossible."""
         workspace: Workspace = context.workspace
         await asyncio.to_thread(self._redactor.refresh, workspace)
-        blank, blank_live = (as_it_is if context.reveal else self._redactor.output(workspace) for _ in range(2))
+        blank, blank_live = (AsItIs() if context.reveal else self._redactor.output(workspace) for _ in range(2))
         number = next(self._numbers)
         output = KeptOutput(workspace.log_folder / f"command-{number}.log")
         live = LiveOutput(context.on_output, asyncio.get_running_loop().time)
@@ -248,7 +248,7 @@ async def _news(job: Job) -> str:
     code = await job.process.wait(0) if done else None
     if done:
         job.text.finish()
-    partial = "" if done else job.blank(job.text.settle())
+    partial = "" if done else job.blank.unfinished(job.text.settle())
     lost = f"[… {job.lost_chars:,} characters left out]\n" if job.lost_chars else ""
     text = lost + "".join(job.fresh) + partial
     job.fresh, job.fresh_chars, job.lost_chars = [], 0, 0

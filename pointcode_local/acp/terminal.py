@@ -20,7 +20,7 @@ from pointcode_local.acp.editor import ASK_FAILED, Editor
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolResult
 from pointcode_local.tools.environment import QUIET
 from pointcode_local.tools.output import KeptOutput
-from pointcode_local.tools.redact import Redactor, as_it_is
+from pointcode_local.tools.redact import AsItIs, Redactor
 from pointcode_local.tools.shell import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 from pointcode_local.tools.terminal_text import TerminalText
 from pointcode_local.tools.workspace import Workspace
@@ -144,7 +144,7 @@ class TerminalShell:
         self._n_logs += 1
         workspace: Workspace = context.workspace
         kept = KeptOutput(workspace.log_folder / f"terminal-{self._n_logs}.log")
-        blank = as_it_is if context.reveal else self._redactor.output(workspace)
+        blank = AsItIs() if context.reveal else self._redactor.output(workspace)
         text = TerminalText(lambda piece: kept.add(blank(piece)), lambda _: None)
         text.feed(raw.encode("utf-8", "replace"))
         text.finish()

@@ -90,6 +90,19 @@ def test_a_diff_without_git_is_blanked_until_its_hunk_ends() -> None:
     assert guarded_text()(text).splitlines()[2:] == ["@@ -1 +1 @@", "-A=[secret]", "+A=[secret]", "A=three"]
 
 
+def test_looking_at_an_unfinished_line_changes_nothing_of_what_comes() -> None:
+    shown, lines = (
+        guarded_text(),
+        ["diff --git a/.env b/.env", "@@ -1,2 +1,2 @@", "-A=one", "+A=two", " B=three", "C=four"],
+    )
+    text = ""
+    for line in lines:
+        for end in range(len(line)):
+            assert "three" not in shown.unfinished(line[:end])
+        text += shown(line + "\n")
+    assert text.splitlines()[2:] == ["-A=[secret]", "+A=[secret]", " B=[secret]", "C=four"]
+
+
 def test_a_private_key_is_blanked_and_text_about_one_is_not() -> None:
     body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQ==\n"
     key = f"-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,AB\n\n{body}-----END RSA PRIVATE KEY-----\nafter\n"
