@@ -49,13 +49,13 @@ def test_a_job_that_the_person_stops_ends_and_the_model_hears_of_it(tmp_path: Pa
         agent = await host.open(ignore)
         await turn(agent)
         while [job.last_line for job in host.jobs()] != ["ready"]:  # noqa: ASYNC110 - another process says it
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
         assert host.jobs()[0].id == "job-1" and host.info.n_jobs == 1
         with pytest.raises(HostError, match="no background job '9'"):
             await host.stop_job("9")
         assert await host.stop_job("1") == "ended job-1"
         while host.info.n_jobs:  # noqa: ASYNC110 - the end of another process
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
         assert list(host.jobs()) == []
         assert await host.stop_job("job-1") == "job-1 had ended before"
         await turn(agent, "And now?")

@@ -49,7 +49,7 @@ async def settle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
     for _ in range(2):
         await pilot.pause()
         while not app.is_settled:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
     await pilot.pause()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -73,6 +74,7 @@ class Desk:
         self.service.resume()
         while not condition():
             self.read()
+            time.sleep(0.0002)  # leaves the core to the service
         assert self.service.park(5.0)
         self.read()
         assert not isinstance(self.backend, DeferredBackend) or self.backend.n_under_way == 0

@@ -57,9 +57,9 @@ async def collect(engine: Engine, request: Request) -> tuple[list[int], StreamFi
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Other threads bring the condition about; the test's time-out bounds the wait."""
+    """Other threads bring the condition about and need the interpreter for it; the test's time-out bounds the wait."""
     while not condition():  # noqa: ASYNC110 - threads set it, not tasks
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.002)
 
 
 async def next_of(events: AsyncGenerator[TokenEvent, None], kind: type[TokenEvent]) -> TokenEvent:

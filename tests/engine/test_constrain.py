@@ -207,7 +207,7 @@ def test_cancelling_a_held_row_frees_it(files: ModelFiles) -> None:
                 if isinstance(event, TokensDecoded):
                     break
         while engine.stats().n_rows:  # noqa: ASYNC110 - a thread ends it
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
 
     engine = Engine(assemble(files, "tiny", EngineOptions(n_threads=1, kv_bytes=12 << 20)))
     asyncio.run(main(engine))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_a_waiting_service_can_be_parked_and_the_batch_changed(service: DecodeSe
     add(service, 1, 500, [0, 1, 2, 3, 4, 5, 6, 7])
     service.resume()
     while not service.drain():
-        pass
+        time.sleep(0.0002)
     assert service.park(5.0)
     (row,) = service.rows()
     assert (row[0], row[1]) == (1, RowEnd.RUNNING)
@@ -120,7 +121,7 @@ def test_a_masked_row_waits_for_its_answer_while_others_go_on(service: DecodeSer
         service.answer(1, n - 1, [mask])  # an answer for an earlier token does not count
         service.answer(1, n, [mask])
         while not (found := service.drain()):
-            pass
+            time.sleep(0.0002)
         assert found[0][1] == word * 32
     assert found[0][2] & TokenFlag.END_LENGTH
 

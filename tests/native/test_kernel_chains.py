@@ -63,9 +63,13 @@ def poison(kernel: HostKernel, row: Row) -> None:
 LONG = 64 * 11  # more pages in a split than the ring can hold for several rows
 
 
+BORDERS = [(1, (8,)), (61, (2, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7)), (445, (5,)), (LONG, (3,))]
+
+
 @pytest.mark.parametrize(
-    ("length", "sizes"),
-    [(1, (8,)), (61, (2, 5, 8)), (WINDOW - 3, (8,)), (187, (4, 7)), (445, (5,)), (LONG, (3,))],
+    ("kernel", "length", "sizes"),
+    [*(("lean", *border) for border in BORDERS), *(("shipped", *border) for border in BORDERS[2:5])],
+    indirect=["kernel"],
 )
 def test_a_chain_at_any_border_has_the_bits_of_single_steps(
     kernel: HostKernel, length: int, sizes: tuple[int, ...]

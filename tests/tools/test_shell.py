@@ -79,7 +79,7 @@ def test_cancelling_ends_everything_the_command_started(bench: Bench) -> None:
             )
         )
         while not (bench.root / "beat").exists() or not bench.heard:  # noqa: ASYNC110 - another process makes the file
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -116,7 +116,7 @@ def test_running_jobs_tell_their_age_and_last_line_and_stop_with_all_they_starte
         jobs.keep(job)
         clock[0] += 75
         while not (bench.root / "beat").exists() or job.last_line() != "two":  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
         assert [(each.id, jobs.age_s(each)) for each in jobs.running()] == [("job-1", 75.0)]
         assert await jobs.stop(job)
         await job.process.exited
