@@ -21,6 +21,7 @@ import torch
 from .. import _native
 from ..cuda.assembly import IDLE_CHUNK_TOKENS
 from ..cuda.backend import ORDER, megakernel_backend, megakernel_problem, megakernel_schedules
+from ..cuda.card import n_sms
 from ..cuda.device_weights import DeviceModel
 from ..cuda.pages import FRAGMENT_PAGES
 from ..cuda.prefill import GpuPrefill
@@ -62,7 +63,7 @@ def measure_megakernel(plan: Plan, order: str = ORDER, say: Callable[[str], None
 
 
 def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callable[[str], None]) -> list[DecodePoint]:
-    schedules = megakernel_schedules(plan.config, n_sms(), order=order, max_rows=max(plan.batches))
+    schedules = megakernel_schedules(plan.config, n_sms(DEVICE), order=order, max_rows=max(plan.batches))
     results: list[DecodePoint] = []
     for batch, context in plan.points():
         with freed():
@@ -100,9 +101,9 @@ def trace_megakernel(plan: Plan, path: Path, say: Callable[[str], None] = print)
     with freed():
         model = random_model(plan.config, DEVICE)
         kv, tables = filled_cache(plan.config, batch, context, plan.n_tokens)
-        schedules = megakernel_schedules(plan.config, n_sms(), max_rows=batch)
+        schedules = megakernel_schedules(plan.config, n_sms(DEVICE), max_rows=batch)
         backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
-        stamps = torch.zeros(n_sms(), GPU_LAYERS, GPU_EVENTS, dtype=torch.int64, device=DEVICE)
+        stamps = torch.zeros(n_sms(DEVICE), GPU_LAYERS, GPU_EVENTS, dtype=torch.int64, device=DEVICE)
         torch.cuda.synchronize()
         backend.set_trace(stamps.data_ptr(), GPU_LAYERS * GPU_EVENTS)
         backend.run(_rows(tables, context), 4)  # each step overwrites the stamps of the one before
@@ -224,11 +225,6 @@ def require_megakernel(config: ModelConfig) -> None:
     problem = megakernel_problem(config)
     if problem is not None:
         raise BackendError(f"the megakernel cannot run: {problem}")
-
-
-def n_sms() -> int:
-    """Of the card."""
-    return torch.cuda.get_device_properties(DEVICE).multi_processor_count
 
 
 @contextmanager

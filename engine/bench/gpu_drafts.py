@@ -21,11 +21,12 @@ import torch
 
 from .. import _native
 from ..cuda.backend import megakernel_backend, megakernel_schedules
+from ..cuda.card import n_sms
 from ..cuda.random_weights import north_mini, random_model
 from ..errors import BackendError
 from ..models.config import ModelConfig
 from .draft_texts import WORKLOADS, history_for
-from .gpu import DEVICE, KERNEL_LAUNCHES, distinct_experts, filled_cache, freed, integers, n_sms, require_megakernel
+from .gpu import DEVICE, KERNEL_LAUNCHES, distinct_experts, filled_cache, freed, integers, require_megakernel
 from .service_run import ServiceRow, ServiceRun, serve_rows
 
 _ROWS = (1, 2, 4, 8)
@@ -97,7 +98,7 @@ def measure_gpu_drafts(plan: DraftPlan, say: Callable[[str], None] = print) -> t
         model = random_model(plan.config, DEVICE)
         kv, tables = filled_cache(plan.config, max(_ROWS), plan.context_tokens, plan.n_tokens + max(_ROWS))
         room = plan.context_tokens + plan.n_tokens + 64
-        backend = megakernel_backend(model, kv, megakernel_schedules(plan.config, n_sms()), room)
+        backend = megakernel_backend(model, kv, megakernel_schedules(plan.config, n_sms(DEVICE)), room)
         costs = list(_costs(backend, plan, tables, say))
         for workload in WORKLOADS:
             say(f"{workload.kind}: {workload.meaning}")

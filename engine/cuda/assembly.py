@@ -20,6 +20,7 @@ from ..parts import EngineOptions
 from ..plans import kv_geometry
 from ..weights import ModelWeights
 from .backend import MAX_ROWS, megakernel_backend, megakernel_problem, megakernel_schedules
+from .card import n_sms
 from .device_weights import DeviceModel, require_supported
 from .loader import load_model
 from .memory import plan_memory
@@ -105,8 +106,7 @@ def parts_with(
     prefill = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES)
     if not packed:
         return GpuParts(kv, prefill, lambda: torch_backend(model, kv, context_tokens), limits)
-    n_sms = torch.cuda.get_device_properties(device).multi_processor_count
-    schedules = megakernel_schedules(config, n_sms)
+    schedules = megakernel_schedules(config, n_sms(device))
     return GpuParts(kv, prefill, lambda: megakernel_backend(model, kv, schedules, context_tokens), limits)
 
 

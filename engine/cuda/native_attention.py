@@ -5,11 +5,10 @@ Letters: T queries, S keys, H query heads, G KV heads, C head_dim.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from .. import _native
+from .card import n_sms
 
 HEAD_DIM = 128  # as in csrc/prefill_attention.h
 
@@ -29,7 +28,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, sc
         k.shape[1],
         window,
         scale,
-        _n_sms(q.device),
+        n_sms(q.device),
         torch.cuda.current_stream(q.device).cuda_stream,
     )
     return out
@@ -38,8 +37,3 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, sc
 def is_built() -> bool:
     """Whether the kernel is there at all."""
     return getattr(_native, "HAS_CUDA", False) and hasattr(_native, "prefill_attention")
-
-
-@lru_cache(maxsize=8)
-def _n_sms(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import _native
+from .card import n_sms
 from .packing import pack_matrix
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def products(
         n,
         gated,
         cluster,
-        _n_sms(panels.device),
+        n_sms(panels.device),
         torch.cuda.current_stream(panels.device).cuda_stream,
     )
     return out
@@ -125,8 +126,3 @@ def products_work(device: torch.device) -> bool:
 
 def _is_close(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool((ours.float() - wanted).norm() <= 0.01 * wanted.norm())
-
-
-@lru_cache(maxsize=8)
-def _n_sms(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

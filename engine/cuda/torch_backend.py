@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from ..kv_cache import GROUPS, KvCache, pages_for
 from . import decode_kernels as kernels
 from . import triton_kernels
+from .card import n_sms
 from .device_weights import DeviceLayer, DeviceModel
 
 MAX_ROWS = 8
@@ -39,8 +40,7 @@ class TorchDecoder:
         exponents = torch.arange(config.head_dim // 2, dtype=torch.float32, device=device) * 2 / config.head_dim
         self._frequencies = 1.0 / config.rope_theta**exponents
         self._routers = [layer.router.data[0].float() if layer.router is not None else None for layer in model.layers]
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
-        self._wanted_splits = 2 * sms // config.n_kv_heads  # two programs an SM
+        self._wanted_splits = 2 * n_sms(device) // config.n_kv_heads  # two programs an SM
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @torch.inference_mode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import os
+import select
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -22,6 +23,12 @@ Pages = Sequence[int] | tuple[np.ndarray, np.ndarray]
 
 def _is_pair(pages: Pages) -> TypeGuard[tuple[np.ndarray, np.ndarray]]:
     return isinstance(pages[0], np.ndarray)
+
+
+def wait_for_step(service: DecodeService) -> None:
+    """Until the service says that it has made a step or has ended rows. Bounded, for one that said so before."""
+    if select.select([service.event_fd], [], [], 0.05)[0]:
+        os.eventfd_read(service.event_fd)
 
 
 @dataclass(slots=True)
@@ -73,8 +80,8 @@ class Desk:
         """Runs until the records say so, then parks."""
         self.service.resume()
         while not condition():
+            wait_for_step(self.service)
             self.read()
-            time.sleep(0.0002)  # leaves the core to the service
         assert self.service.park(5.0)
         self.read()
         assert not isinstance(self.backend, DeferredBackend) or self.backend.n_under_way == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from pointcode_local.engine._native import DecodeService, Notice, RowEnd, Sampli
 from pointcode_local.engine.assembly import cpu_backend, cpu_schedules, kv_geometry
 from pointcode_local.engine.kv_cache import KvCache
 from pointcode_local.engine.model_files import ModelFiles
+
+from .desks import wait_for_step
 
 NO_PAGES = np.zeros(0, np.int32)
 Records = list[tuple[int, int, int, dict[int, float] | None]]
@@ -64,7 +65,7 @@ def test_a_waiting_service_can_be_parked_and_the_batch_changed(service: DecodeSe
     add(service, 1, 500, [0, 1, 2, 3, 4, 5, 6, 7])
     service.resume()
     while not service.drain():
-        time.sleep(0.0002)
+        wait_for_step(service)
     assert service.park(5.0)
     (row,) = service.rows()
     assert (row[0], row[1]) == (1, RowEnd.RUNNING)
@@ -121,7 +122,7 @@ def test_a_masked_row_waits_for_its_answer_while_others_go_on(service: DecodeSer
         service.answer(1, n - 1, [mask])  # an answer for an earlier token does not count
         service.answer(1, n, [mask])
         while not (found := service.drain()):
-            time.sleep(0.0002)
+            wait_for_step(service)
         assert found[0][1] == word * 32
     assert found[0][2] & TokenFlag.END_LENGTH
 

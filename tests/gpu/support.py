@@ -14,6 +14,7 @@ import torch
 
 from pointcode_local.engine import _native
 from pointcode_local.engine.cuda.backend import ORDER, megakernel_backend, megakernel_schedules
+from pointcode_local.engine.cuda.card import n_sms
 from pointcode_local.engine.cuda.device_weights import DeviceModel
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES
@@ -72,8 +73,7 @@ class Bed:
         for pool in kv.pools:
             pool.k.fill_(float("nan"))
             pool.v.fill_(float("nan"))
-        n_sms = torch.cuda.get_device_properties(model.device).multi_processor_count
-        schedules = megakernel_schedules(model.config, n_sms, order=order)
+        schedules = megakernel_schedules(model.config, n_sms(model.device), order=order)
         backend = megakernel_backend(model, kv, schedules, CONTEXT)
         return cls(weights, model, kv, GpuPrefill(model, FRAGMENT_PAGES), schedules, backend)
 

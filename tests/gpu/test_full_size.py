@@ -15,6 +15,7 @@ import torch
 
 from pointcode_local.engine import _native
 from pointcode_local.engine.cuda.backend import megakernel_backend, megakernel_schedules
+from pointcode_local.engine.cuda.card import n_sms
 from pointcode_local.engine.cuda.device_weights import DeviceMatrix, DeviceModel, Scratch
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, PLAIN_PAGES
 from pointcode_local.engine.cuda.random_weights import north_mini, random_model
@@ -92,7 +93,7 @@ def test_one_full_size_layer_agrees_with_the_other_backend(model: DeviceModel, l
         _native.StepRow(token=97 * r + 5, position=length - 1, full_pages=tables[r], sliding_pages=tables[r])
         for r in range(ROWS)
     ]
-    schedules = megakernel_schedules(config, torch.cuda.get_device_properties(GPU).multi_processor_count, order=order)
+    schedules = megakernel_schedules(config, n_sms(GPU), order=order)
     backend = megakernel_backend(model, fragment, schedules, length + PAGE_TOKENS)
     backend.step(rows)
     ours = torch.from_numpy(np.stack([backend.logits(r) for r in range(ROWS)]))

@@ -14,6 +14,7 @@ import torch
 
 from pointcode_local.engine import _native
 from pointcode_local.engine.cuda.backend import megakernel_schedules
+from pointcode_local.engine.cuda.card import n_sms
 from pointcode_local.engine.cuda.random_weights import north_mini, random_model
 from pointcode_local.engine.kv_cache import KvCache
 from pointcode_local.engine.models.config import LayerSpec, ModelConfig
@@ -57,9 +58,9 @@ class GpuKernel(Kernel):
         """With random weights, for all SMs."""
         library = ctypes.CDLL(_native.__file__)
         library.pointcode_mk_place.restype = ctypes.c_size_t
-        n_sms = torch.cuda.get_device_properties(GPU).multi_processor_count
+        sms = n_sms(GPU)
         model, kv = random_model(config, GPU), KvCache(kv_geometry(config, 2), N_PAGES, N_PAGES, GPU)
-        made = cls(library, model, kv, megakernel_schedules(config, n_sms, order=order), n_sms)
+        made = cls(library, model, kv, megakernel_schedules(config, sms, order=order), sms)
         made.set_up()
         made.params.in_flight_bytes, made.params.spin_limit = 48 << 10, 300_000  # as the backend has them
         return made
