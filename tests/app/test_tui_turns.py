@@ -157,6 +157,24 @@ async def test_shift_tab_goes_through_the_modes() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- commands
+async def test_commands_change_theme_mode_and_model() -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 50)) as pilot:
+        await settle(app, pilot)
+        app.submit("/theme light")
+        await settle(app, pilot)
+        assert app.theme == LIGHT.name
+        app.submit("/theme dark")
+        await settle(app, pilot)
+        assert app.theme == DARK.name
+        app.submit("/mode plan")
+        await settle(app, pilot)
+        assert agent_of(app).sent == [SetMode("plan")]
+        app.submit("/model nonsense")
+        await settle(app, pilot)
+        assert "There is no model nonsense." in screen_text(app)
+
+
 async def test_every_command_does_what_it_says() -> None:
     host = ScriptedHost(ScriptedAgent([answer("An answer")]), stored=[SessionInfo("s7", "Old work", "/", 0.0, 12)])
     app = make_app(host=host)
@@ -175,18 +193,6 @@ async def test_every_command_does_what_it_says() -> None:
         app.submit("/copy")
         await settle(app, pilot)
         assert app.clipboard == "An answer"
-        app.submit("/theme light")
-        await settle(app, pilot)
-        assert app.theme == LIGHT.name
-        app.submit("/theme dark")
-        await settle(app, pilot)
-        assert app.theme == DARK.name
-        app.submit("/mode plan")
-        await settle(app, pilot)
-        assert agent_of(app).sent == [SetMode("plan")]
-        app.submit("/model nonsense")
-        await settle(app, pilot)
-        assert "There is no model nonsense." in screen_text(app)
         app.submit("/help")
         await settle(app, pilot)
         assert "/resume" in screen_text(app)
