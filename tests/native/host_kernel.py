@@ -43,12 +43,12 @@ KEPT = ROOT / "build/emulation"  # compiled libraries stay there until a source 
 
 def small_library(name: str, sources: list[Path]) -> ctypes.CDLL:
     """Other sources than the megakernel's, compiled with the emulated device."""
-    return _library(name, [*sources, EMULATION / "host_cuda.cc"])
+    return _library(name, [*sources, *EMULATION.glob("*.cc")])
 
 
 def build() -> ctypes.CDLL:
     """The kernel and the emulation, compiled once for all who share them."""
-    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", EMULATION / "host_cuda.cc"]
+    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", *EMULATION.glob("*.cc")]
     loaded = _library("host_kernel", sources)
     loaded.pointcode_mk_place.restype = ctypes.c_size_t
     return loaded

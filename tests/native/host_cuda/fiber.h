@@ -14,7 +14,7 @@ extern "C" void host_cuda_switch(void** from, void* to);
 asm(R"(
 .text
 .p2align 4
-.globl host_cuda_switch
+.weak host_cuda_switch
 .hidden host_cuda_switch
 .type host_cuda_switch, @function
 host_cuda_switch:

@@ -1,6 +1,4 @@
-// The scheduler of the emulated device: fibers, warps, barriers, late copies.
-#include "host_cuda.h"
-
+// The scheduler of the emulated device: fibers, warps, meetings of lanes, when a copy lands.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,121 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "fiber.h"
+#include "device.h"
 
 namespace host_cuda {
 namespace {
 
 constexpr size_t kStackBytes = (20 << 10) + 192;  // not a power of two: they would share cache sets
 constexpr uint64_t kMaxSwitches = 2'000'000'000;  // a launch that needs more does not end
-constexpr int kPoison = 0xff;                     // NaN as float and as bf16
 constexpr int kBurst = 64;                        // lanes of one warp that run one after the other
 // One in so many: a lane gives way inside a load or store; a spinning warp looks again; a copy lands.
 constexpr uint32_t kYieldOdds = 64, kLookOdds = 24, kLandOdds = 3;
-
-struct Barrier {  // the 8 bytes of an mbarrier
-  uint16_t expected;
-  uint16_t pending : 15, phase : 1;
-  int32_t bytes;
-};
-static_assert(sizeof(Barrier) == 8);
-
-struct Warp;
-struct Block;
-
-struct Thread {
-  Fiber fiber;
-  Dim index, block_index;
-  Warp* warp = nullptr;
-  const uint64_t* waits_for = nullptr;  // an mbarrier
-  bool spins = false;
-};
-
-struct Warp {
-  Thread lanes[kWarpLanes];
-  Block* block = nullptr;
-  uint32_t alive = ~0u, ready = ~0u;
-  bool listed = false;
-  uint32_t arrived = 0, meetings = 0;
-  std::source_location place;
-  alignas(16) uint8_t slots[2][kWarpLanes][kSlotBytes];
-};
-
-struct Block {
-  std::vector<std::unique_ptr<Warp>> warps;
-  uint8_t* shared = nullptr;
-  size_t shared_bytes = 0;
-  int alive = 0, in_sync = 0;
-  std::vector<Thread*> waiting;  // on mbarriers
-  NamedBarrier named[16];
-};
-
-struct Copy {
-  void* dst;
-  const void* src;
-  uint32_t bytes;
-  uint64_t* bar;  // nullptr: a store
-  Block* block;
-  const Thread* owner;  // of a store
-};
-
-struct Device {
-  std::vector<std::unique_ptr<Block>> blocks;
-  uint32_t cluster = 1;
-  std::vector<int> in_cluster_sync;     // threads, by cluster
-  std::vector<uint32_t> cluster_syncs;  // that are over
-  std::vector<Warp*> ready;
-  std::vector<Thread*> spinning;
-  std::vector<Copy> copies;
-  Thread* current = nullptr;
-  Context main{};
-  Entry entry = nullptr;
-  const void* context = nullptr;
-  uint64_t seed = 1, state = 1, switches = 0;
-  int alive = 0;
-  std::string error;
-};
-Device device;
-
-uint32_t dice(uint32_t sides) {  // xorshift64*
-  uint64_t& s = device.state;
-  s ^= s >> 12, s ^= s << 25, s ^= s >> 27;
-  return static_cast<uint32_t>((s * 0x2545f4914f6cdd1dull) >> 33) % sides;
-}
-
-int lane_of(const Thread& t) { return static_cast<int>(&t - t.warp->lanes); }
-
-void wake(Thread* t) {
-  Warp* warp = t->warp;
-  t->waits_for = nullptr, t->spins = false;
-  warp->ready |= 1u << lane_of(*t);
-  if (!warp->listed) warp->listed = true, device.ready.push_back(warp);
-}
-
-void leave() { switch_context(&device.current->fiber.context, device.main); }
-
-// ------------------------------------------------------------------ barriers
-Barrier load(const uint64_t* bar) {
-  Barrier b;
-  std::memcpy(&b, bar, sizeof b);
-  if (b.expected == 0xffff) fail("an mbarrier is used before it is initialised");
-  return b;
-}
-void store(uint64_t* bar, Barrier b, Block* block) {
-  if (b.pending == 0 && b.bytes == 0) {
-    b.phase ^= 1, b.pending = b.expected & 0x7fff;
-    auto& waiting = block->waiting;
-    for (size_t i = 0; i < waiting.size();) {
-      if (waiting[i]->waits_for != bar) {
-        i++;
-        continue;
-      }
-      wake(waiting[i]);
-      waiting[i] = waiting.back(), waiting.pop_back();
-    }
-  }
-  std::memcpy(bar, &b, sizeof b);
-}
 
 void land_one() {
   const size_t i = dice(static_cast<uint32_t>(device.copies.size()));
@@ -329,91 +222,6 @@ uint8_t (*meet(const void* input, size_t bytes, Finish finish, std::source_locat
         if (&t != device.current && (warp.alive >> lane_of(t) & 1)) wake(&t);
       return slots;
     }
-
-// ------------------------------------------------------------------ barriers and copies
-void barrier_init(uint64_t* bar, int count) {
-  const Barrier b{static_cast<uint16_t>(count), static_cast<uint16_t>(count & 0x7fff), 0, 0};
-  std::memcpy(bar, &b, sizeof b);
-}
-void barrier_arrive(uint64_t* bar, uint32_t expected_bytes) {
-  maybe_yield();
-  Barrier b = load(bar);
-  if (b.pending == 0) fail("an mbarrier of %u gets one arrival too many", b.expected);
-  b.bytes += static_cast<int32_t>(expected_bytes);
-  b.pending = (b.pending - 1) & 0x7fff;
-  store(bar, b, device.current->warp->block);
-}
-bool barrier_test(const uint64_t* bar, uint32_t parity) { return load(bar).phase != parity; }
-bool barrier_wait(const uint64_t* bar, uint32_t parity) {
-  if (barrier_test(bar, parity)) return true;
-  device.current->waits_for = bar;
-  device.current->warp->block->waiting.push_back(device.current);
-  leave();
-  return barrier_test(bar, parity);
-}
-namespace {
-void require_aligned(const void* dst, const void* src, uint32_t bytes) {
-  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(dst) % 16 != 0 ||
-      reinterpret_cast<uintptr_t>(src) % 16 != 0)
-    fail("a bulk copy of %u bytes is not aligned to 16", bytes);
-}
-Block* block_of_rank(int rank) {
-  const uint32_t x = block_index().x;
-  return device.blocks[x - x % device.cluster + static_cast<uint32_t>(rank)].get();
-}
-}  // namespace
-
-void copy_async(void* dst, const void* src, uint32_t bytes, uint64_t* bar, bool poison) {
-  require_aligned(dst, src, bytes);
-  if (poison) std::memset(dst, kPoison, bytes);
-  device.copies.push_back({dst, src, bytes, bar, device.current->warp->block, nullptr});
-}
-void store_async(void* dst, const void* src, uint32_t bytes) {
-  require_aligned(dst, src, bytes);
-  device.copies.push_back({dst, src, bytes, nullptr, nullptr, device.current});
-}
-void wait_for_stores() {
-  const auto mine = [](const Copy& copy) { return copy.owner == device.current; };
-  while (std::any_of(device.copies.begin(), device.copies.end(), mine)) pause_in_spin();
-}
-
-// ------------------------------------------------------------------ clusters
-int cluster_rank() { return static_cast<int>(block_index().x % device.cluster); }
-void sync_cluster() {
-  const uint32_t i = block_index().x / device.cluster;
-  const int n_threads =
-      static_cast<int>(device.cluster * device.blocks[0]->warps.size() * kWarpLanes);
-  const uint32_t turn = device.cluster_syncs[i];
-  if (++device.in_cluster_sync[i] == n_threads) {
-    device.in_cluster_sync[i] = 0, device.cluster_syncs[i]++;
-    return;
-  }
-  while (device.cluster_syncs[i] == turn) pause_in_spin();
-}
-void* in_block_of(const void* place, int rank) {
-  const auto offset = static_cast<const uint8_t*>(place) - shared_memory();
-  if (offset < 0 || offset >= static_cast<ptrdiff_t>(block_of_rank(rank)->shared_bytes))
-    fail("a place outside of shared memory is looked up in another block");
-  return block_of_rank(rank)->shared + offset;
-}
-void arrive_in_cluster(uint64_t* bar, int rank) {
-  maybe_yield();
-  auto* there = static_cast<uint64_t*>(in_block_of(bar, rank));
-  Barrier b = load(there);
-  if (b.pending == 0) fail("an mbarrier of %u gets one arrival too many", b.expected);
-  b.pending = (b.pending - 1) & 0x7fff;
-  store(there, b, block_of_rank(rank));
-}
-void copy_to_cluster(void* dst, const void* src, uint32_t bytes, uint64_t* bar, uint32_t mask) {
-  require_aligned(dst, src, bytes);
-  for (int rank = 0; rank < static_cast<int>(device.cluster); rank++) {
-    if ((mask >> rank & 1) == 0) continue;
-    void* there = in_block_of(dst, rank);
-    std::memset(there, kPoison, bytes);
-    device.copies.push_back({there, src, bytes, static_cast<uint64_t*>(in_block_of(bar, rank)),
-                             block_of_rank(rank), nullptr});
-  }
-}
 
 // ------------------------------------------------------------------ launch
 void fail(const char* format, ...) {
