@@ -29,24 +29,13 @@ struct ConsumerGemm : ConsumerCore<NB> {
 
   using Core::Core;
 
-  // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares. All rows'
-  // loads are in flight together; 16 bytes are four values, and what lane t of a product needs of a k-tile.
-  __device__ __forceinline__ void norm(int layer) {
-    constexpr int kPieces = kMaxHidden / 4 / (kConsumers * 32);  // of a row, per lane
-    const PackPlan plan = PackPlan::of(p.hidden);
-    const float* weight = layer == p.n_layers ? p.final_norm : p.layers[layer].norm;
-    const uint32_t tag = tag_of(p, layer);
-    const auto piece = [&](int i) { return (w + kConsumers * i) * 32 + lane; };
-    const auto is_there = [&](int i, int row) { return piece(i) * 4 < p.hidden && row < p.n_rows; };
-    float2 wt[kPieces][2] = {};
-#pragma unroll
-    for (int i = 0; i < kPieces; i++) {
-      const float* at = weight + (piece(i) >> 2) * 16 + t * 2;
-      if (!is_there(i, 0)) continue;
-      wt[i][0] = __ldg(reinterpret_cast<const float2*>(at));
-      wt[i][1] = __ldg(reinterpret_cast<const float2*>(at + 8));
-    }
-    uint4 x[NB][kPieces];
+  static constexpr int kPieces = kMaxHidden / 4 / (kConsumers * 32);  // of a residual row, per lane
+  __device__ __forceinline__ int piece(int i) const { return (w + kConsumers * i) * 32 + lane; }
+  __device__ __forceinline__ bool is_there(int i, int row) const {
+    return piece(i) * 4 < p.hidden && row < p.n_rows;
+  }
+  // This lane's pieces of all rows; what is not there is zero.
+  __device__ __forceinline__ void fetch_residual(uint32_t tag, uint4 (&x)[NB][kPieces]) const {
 #pragma unroll
     for (int r = 0; r < NB; r++)
 #pragma unroll
@@ -65,6 +54,24 @@ struct ConsumerGemm : ConsumerCore<NB> {
       if (ok) break;
       if (n) spin(p, n, ordinal, WaitKind::kData, x[0][0].y, tag);
     }
+  }
+
+  // residual x norm weight, unscaled (the storer applies 1 / rms), and this warp's share of the sum of squares. All rows'
+  // loads are in flight together; 16 bytes are four values, and what lane t of a product needs of a k-tile.
+  __device__ __forceinline__ void norm(int layer) {
+    const PackPlan plan = PackPlan::of(p.hidden);
+    const float* weight = layer == p.n_layers ? p.final_norm : p.layers[layer].norm;
+    const uint32_t tag = tag_of(p, layer);
+    float2 wt[kPieces][2] = {};
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) {
+      const float* at = weight + (piece(i) >> 2) * 16 + t * 2;
+      if (!is_there(i, 0)) continue;
+      wt[i][0] = __ldg(reinterpret_cast<const float2*>(at));
+      wt[i][1] = __ldg(reinterpret_cast<const float2*>(at + 8));
+    }
+    uint4 x[NB][kPieces];
+    fetch_residual(tag, x);
     sync();  // nobody reads what lies in `act`
 #pragma unroll
     for (int r = 0; r < NB; r++) {
