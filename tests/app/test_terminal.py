@@ -86,9 +86,7 @@ def test_a_terminal_that_goes_away_ends_it_and_its_command(program: Program) -> 
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
-def test_continued_after_a_stop_it_draws_again_and_restores_the_terminal(
-    program: Program, stop: signal.Signals
-) -> None:
+def test_continued_after_a_stop_it_draws_and_restores_the_terminal(program: Program, stop: signal.Signals) -> None:
     with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
         terminal.wait_for(READY)
         os.kill(terminal.process.pid, stop)
