@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pointcode_local.events import AgentEvent, ToolFinished, ToolProgress, ToolStarted
 from pointcode_local.render import one_line
+from pointcode_local.tools.reaper import Reaper
 from pointcode_local.tools.terminal_text import TerminalText
 
 _KEPT_CHARS = 400_000
@@ -22,9 +23,11 @@ async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator
     then finishes as stopped; closing the iterator ends it too."""
     arguments = {"command": command}
     yield ToolStarted(call_id, "shell", arguments, f"!{one_line(command)}")
+    reaper = Reaper()
     try:
-        process = await _start(command, cwd)
+        process = await _start(command, cwd, reaper)
     except OSError as error:
+        reaper.close()
         yield ToolFinished(call_id, "shell", arguments, f"cannot start the shell: {error.strerror}", is_error=True)
         return
     settled: list[str] = []  # what no cursor movement can change any more
@@ -47,6 +50,8 @@ async def run_user_shell(command: str, cwd: Path, call_id: str) -> AsyncIterator
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+        reaper.remove(process.pid)  # what it leaves in the background is the person's
+        reaper.close()
     screen.finish()
     output = "".join(settled)[-_KEPT_CHARS:].rstrip("\n")
     text = "\n".join(part for part in (output, note) if part)
@@ -59,8 +64,9 @@ def note_for_model(event: ToolFinished) -> str:
     return f"The user ran this command: {event.arguments['command']}\nIts output:\n{shown or '(none)'}"
 
 
-async def _start(command: str, cwd: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+async def _start(command: str, cwd: Path, reaper: Reaper) -> asyncio.subprocess.Process:
+    reaper.start()
+    process = await asyncio.create_subprocess_exec(
         os.environ.get("SHELL") or "/bin/sh",
         "-c",
         command,
@@ -70,6 +76,8 @@ async def _start(command: str, cwd: Path) -> asyncio.subprocess.Process:
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
     )
+    reaper.add(process.pid)
+    return process
 
 
 async def _read(process: asyncio.subprocess.Process) -> AsyncIterator[bytes]:

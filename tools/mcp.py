@@ -24,6 +24,8 @@ from .base import Access, BaseTool, Tool, ToolContext, ToolError, ToolResult, ob
 from .environment import command_environment
 from .mcp_schema import short, simplified
 from .mcp_server import McpServer
+from .reaper import Reaper
+from .reaper_exec import MARK
 from .redact import Redactor
 from .sandbox import default_policy, wrapped
 from .workspace import Workspace
@@ -161,7 +163,9 @@ class Connection:
         line = wrapped([program, *self.server.args], policy)
         log = (self._workspace.log_folder / f"mcp-{self.server.name}.log").open("w", encoding="utf-8")
         errors = stack.enter_context(log)
-        environment = {"PATH": path, **dict(self.server.env)}
+        reaper = stack.enter_context(Reaper())
+        reaper.start()
+        environment = {"PATH": path, **dict(self.server.env), MARK: f"{reaper.mark}.mcp"}
         parameters = StdioServerParameters(command=line[0], args=line[1:], env=environment, cwd=root)
         return stdio_client(parameters, errlog=errors)
 

@@ -12,25 +12,32 @@ import os
 import signal
 import subprocess
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from .reaper import Reaper
+from .reaper_exec import MARK, marked
 
 READ_BYTES = 65536
 LAST_OUTPUT_S = 0.2  # how long output may still come after the shell has exited
 TERM_GRACE_S = 0.4  # between SIGTERM and SIGKILL
-MARK = "POINTCODE_COMMAND"  # in the environment of all that a command starts: finds those that left the process group
 
 
 class Process:
     """One running command. Made by `start`; `on_data` gets raw output on the event loop."""
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], reader: int, mark: str, on_data: Callable[[bytes], None]
+        self,
+        popen: subprocess.Popen[bytes],
+        reader: int,
+        mark: str,
+        reaper: Reaper,
+        on_data: Callable[[bytes], None],
     ) -> None:
         self._popen = popen
         self._reader = reader
         self._mark = mark
+        self._reaper = reaper
         self._on_data = on_data
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
@@ -48,7 +55,12 @@ class Process:
     def _wait(self) -> None:
         code = self._popen.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(lambda: self.exited.done() or self.exited.set_result(code))
+            self._loop.call_soon_threadsafe(self._exit, code)
+
+    def _exit(self, code: int) -> None:
+        self._reaper.remove(self.pid)
+        if not self.exited.done():
+            self.exited.set_result(code)
 
     def _read(self) -> None:
         try:
@@ -96,28 +108,40 @@ class Process:
         self._close_pipe()
 
     def kill_now(self) -> None:
-        """End everything without waiting (at exit)."""
-        self._send(signal.SIGKILL)
+        """End the group without waiting (at exit); what has left it is found by the mark of all."""
+        self._send_group(signal.SIGKILL)
         self._close_pipe()
 
     def _send(self, number: signal.Signals) -> bool:
         """Signal the group and the marked; was there anything to signal?"""
-        found = False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-            found = True
-        for pid in _marked(self._mark):
+        found = self._send_group(number)
+        for pid in marked(f"{self._mark}\0"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
                 found = True
         return found
 
+    def _send_group(self, number: signal.Signals) -> bool:
+        if self.exited.done() and _is_taken(self.pid):
+            return False
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+            return True
+        return False
+
 
 def start(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str], on_data: Callable[[bytes], None]
+    command: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    number: int,
+    reaper: Reaper,
+    on_data: Callable[[bytes], None],
 ) -> Process:
-    """Start a command in its own session without a terminal; raises OSError when it cannot be started."""
-    mark = uuid.uuid4().hex
+    """Start a command in its own session without a terminal; raises OSError when it cannot be started. `number` tells
+    it from the others of this reaper."""
+    mark = f"{reaper.mark}.{number}"
+    reaper.start()
     reader, writer = os.pipe()
     try:
         popen = subprocess.Popen(
@@ -134,17 +158,17 @@ def start(
         raise
     finally:
         os.close(writer)
-    return Process(popen, reader, mark, on_data)
+    reaper.add(popen.pid)
+    return Process(popen, reader, mark, reaper, on_data)
 
 
-def _marked(mark: str) -> list[int]:
-    """Processes whose environment holds the mark (Linux only; elsewhere none are found)."""
-    needle = f"{MARK}={mark}".encode()
-    found: list[int] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if needle in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
+def _is_taken(pid: int) -> bool:
+    """Is there a process of this number? A group whose leader has ended keeps its number from being used again, so
+    one that is there is somebody else's, and so is the group."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -16,6 +16,8 @@ from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_s
 from .environment import command_environment
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
+from .reaper import Reaper
+from .reaper_exec import end_all
 from .redact import AsItIs, BlankedOutput, Redactor
 from .sandbox import SandboxPolicy, confinement_note, wrapped
 from .terminal_text import TerminalText
@@ -58,7 +60,8 @@ class Job:
 
 
 class Jobs:
-    """All commands of one session. `close` ends what still runs, children left behind included."""
+    """All commands of one session. `close` ends what still runs, children left behind included; so does the end of this
+    program, even when it is killed."""
 
     def __init__(
         self, environment: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic
@@ -69,6 +72,7 @@ class Jobs:
         self._background: dict[str, Job] = {}
         self._started: list[Process] = []
         self._redactor = Redactor()
+        self._reaper = Reaper()
 
     async def start(self, context: ToolContext, command: str) -> Job:
         """Start a command line; raises ToolError when that is impossible."""
@@ -85,7 +89,7 @@ class Jobs:
         policy: SandboxPolicy | None = context.sandbox
         try:
             line = wrapped([_shell(), "-c", "--", command], policy)
-            process = start(line, workspace.root, environment, text.feed)
+            process = start(line, workspace.root, environment, number, self._reaper, text.feed)
         except (OSError, ValueError) as error:
             raise ToolError(f"the command could not be started: {error}") from error
         job = Job(f"job-{number}", command, output, text, process, blank, self._clock())
@@ -124,9 +128,13 @@ class Jobs:
 
     def close(self) -> None:
         """End everything that still runs."""
+        if not self._started:
+            return
         for process in self._started:
             process.kill_now()
         self._started.clear()
+        end_all(f"{self._reaper.mark}.")
+        self._reaper.close()
 
 
 def _shell() -> str:
