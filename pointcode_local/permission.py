@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from .events import MODES, Mode
+from .guarded import PROTECTED, is_protected, names_of
 from .rules import Rule, Rules, escaped, load_rules, parse_rule, path_matches, tool_matches
 from .shell_permission import ShellJudge
 from .tools.base import Access, ToolError
 from .tools.secrets import is_secret
 from .tools.workspace import Place, Workspace
-
-PROTECTED = frozenset({".git", ".pointcode"})  # writing there can run something later
 
 __all__ = [
     "MODES",
@@ -146,23 +145,8 @@ def _by_mode(mode: Mode, tool: JudgedTool, places: list[Place]) -> Decision:
             assert_never(never)
 
 
-def _names(place: Place, workspace: Workspace) -> tuple[str, ...]:
-    """Every name under which a rule may know a file: as written, lexical and resolved, relative and absolute."""
-    return tuple(
-        dict.fromkeys(
-            (
-                place.text.removeprefix("./"),
-                workspace.display(place.lexical),
-                str(place.lexical),
-                place.name,
-                str(place.path),
-            )
-        )
-    )
-
-
 def _hit(rules: tuple[Rule, ...], tool: str, place: Place, workspace: Workspace) -> Rule | None:
-    names = _names(place, workspace)
+    names = names_of(place, workspace)
     return next(
         (rule for rule in rules if rule.pattern is not None and tool_matches(rule, tool) and path_matches(rule, names)),
         None,
@@ -200,11 +184,7 @@ def _guard(tool: JudgedTool, place: Place, workspace: Workspace) -> str | None:
         return None  # they show names only
     if is_secret(place.path) or is_secret(place.lexical):
         return f"{place.text} may hold secrets"
-    if (
-        tool.access == "write"
-        and place.inside
-        and PROTECTED & set(place.path.relative_to(workspace.root).parts[:-1] or ())
-    ):
+    if tool.access == "write" and is_protected(workspace, place):
         return f"{place.text} belongs to {'/'.join(sorted(PROTECTED))}, where a change can run something later"
     return None
 

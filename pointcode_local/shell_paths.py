@@ -42,6 +42,16 @@ def is_repository(folder: Path) -> bool:
     return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
+def inside_bare_repository(folder: Path) -> bool:
+    """Would git take its settings from a bare repository here, as it looks upwards?"""
+    for each in (folder, *folder.parents):
+        if os.path.lexists(each / ".git"):
+            return False
+        if is_repository(each):
+            return True
+    return False
+
+
 def reads_folders(words: tuple[str, ...]) -> str:
     """Does a command read the files of whole folders? "hidden": those with a dot too; "plain": the others; "": no."""
     name = base_name(words[0])

@@ -13,12 +13,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 
+from .guarded import is_protected, names_of
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
-from .shell_paths import follows_links, is_repository, is_temporary, option_values, pieces, reads_folders, wider
+from .shell_paths import (
+    follows_links,
+    inside_bare_repository,
+    is_repository,
+    is_temporary,
+    option_values,
+    pieces,
+    reads_folders,
+    wider,
+)
 from .shell_safety import NEVER_BY_WILDCARD, danger, read_only, split_options
-from .shell_tree import INTERPRETERS, Reading, base_name, candidates, read_tree
+from .shell_tree import INTERPRETERS, Reading, base_name, may_match, read_tree
 from .shell_words import Simple, Unsure, Word, read_plain
 from .tools.base import ToolError
 from .tools.secrets import is_secret
@@ -26,6 +37,7 @@ from .tools.workspace import Place, Workspace
 
 MAX_EXPANDED = 2000
 MAX_WALKED = 20_000
+MAX_LISTED = 200_000
 MAX_NAMED = 5  # files in one reason
 PATTERN_FIRST = frozenset(
     {"grep", "egrep", "fgrep", "rg", "ag", "ack", "sed", "awk", "gawk", "mawk", "jq", "tr", "find"}
@@ -81,17 +93,24 @@ class ShellJudge:
             return None
         if rule.tool == "read":
             return next(
-                (place.name for place in self.touched + self.below if path_matches(rule, self._names(place))), None
+                (
+                    place.name
+                    for place in self.touched + self.below
+                    if path_matches(rule, names_of(place, self.workspace))
+                ),
+                None,
             )
         if rule.tool in WRITERS and self.not_read_only() is not None:
-            return next((place.text for place in self.touched if path_matches(rule, self._names(place))), None)
+            return next(
+                (place.text for place in self.touched if path_matches(rule, names_of(place, self.workspace))), None
+            )
         return None
 
     def _runs(self, pattern: str) -> bool:
         """Might the line run a command that the pattern names?"""
         if command_matches(pattern, self.line.strip()) or command_matches(pattern, " ".join(self.line.split())):
             return True
-        if any(_may_match(pattern, words) for words in self.tree.commands):
+        if any(may_match(pattern, words) for words in self.tree.commands):
             return True
         if isinstance(self.plain, Unsure) or self.tree.texts:
             return self._mentions(pattern)
@@ -151,12 +170,13 @@ class ShellJudge:
                     yield piece
 
     def _expanded(self, text: str, cwd: Path | None = None) -> list[str]:
-        """A word and the files that it stands for as a glob."""
+        """A word and the files that it stands for as a glob; of more than MAX_EXPANDED only the secret ones."""
         if not re.search(r"[*?\[]", text):
             return [text]
         pattern = wider(str(Path(text).expanduser()) if text.startswith("~/") else text)
         found = glob.iglob(pattern, root_dir=cwd or self.workspace.root, include_hidden=True)  # noqa: PTH207 - relative
-        return [text, *(name for _, name in zip(range(MAX_EXPANDED), found, strict=False))]
+        names = [text, *islice(found, MAX_EXPANDED)]
+        return names + [name for name in islice(found, MAX_LISTED) if is_secret(PurePath(name))]
 
     @cached_property
     def below(self) -> tuple[Place, ...]:
@@ -185,19 +205,11 @@ class ShellJudge:
                 if not hidden and name[0] == ".":
                     continue
                 place = self.workspace.resolve(os.path.join(where, name))  # noqa: PTH118
-                if is_secret(place.path) or any(path_matches(rule, self._names(place)) for rule in rules):
+                if is_secret(place.path) or any(path_matches(rule, names_of(place, self.workspace)) for rule in rules):
                     yield place
             count += len(files)
             if count > MAX_WALKED:
                 return
-
-    def _names(self, place: Place) -> tuple[str, ...]:
-        display = self.workspace.display
-        return tuple(
-            dict.fromkeys(
-                (place.text.removeprefix("./"), display(place.lexical), str(place.lexical), place.name, str(place.path))
-            )
-        )
 
     def secret(self, *, folders: bool = True) -> str | None:
         """The files that may hold secrets and that the line touches; with `folders`, also where it reads whole ones."""
@@ -218,18 +230,18 @@ class ShellJudge:
                 return f"it writes to {target!r}"
             if not place.inside and not is_temporary(place.path):
                 return f"it writes outside the workspace ({place.path})"
-            if place.inside and {".git", ".pointcode"} & set(place.path.relative_to(self.workspace.root).parts[:-1]):
+            if is_protected(self.workspace, place):
                 return f"it writes to {place.name}, where a change can run something later"
         return None
 
-    @staticmethod
-    def _counts(place: Place) -> bool:
+    def _counts(self, place: Place) -> bool:
         """A name that merely looks like a secret's does not count when there is no such file and it is no path."""
         return (
             os.path.lexists(place.path)
             or os.path.lexists(place.lexical)
             or "/" in place.text
             or place.text.startswith(".env")
+            or any(word.endswith(f":{place.text}") for word in self.tree.words)  # of a commit
         )
 
     # --------------------------------------------------------------------------------------------- allowing
@@ -250,7 +262,8 @@ class ShellJudge:
         if isinstance(self.plain, Unsure):
             return self.plain.reason
         return (
-            self.secret()
+            self._unforeseen()
+            or self.secret()
             or self.misplaced()
             or next(
                 (f"`{command.source}` is not known to only read" for command in self._all() if not read_only(command)),
@@ -263,10 +276,23 @@ class ShellJudge:
         """Why some part of the line is neither allowed by a rule nor known to only read."""
         if isinstance(self.plain, Unsure):
             return self.plain.reason
+        if (reason := self._unforeseen()) is not None:
+            return reason
         for command in self._all():
             if not read_only(command) and (reason := self._uncovered(command)) is not None:
                 return reason
         return self._leaves()
+
+    def _unforeseen(self) -> str | None:
+        """What the line will do and cannot be looked at."""
+        if isinstance(self.plain, Unsure):
+            return self.plain.reason
+        if any(command.name == "git" for command in self.plain) and inside_bare_repository(self.workspace.root):
+            return "the workspace is a bare git repository, whose settings can run something"
+        for command, expanded in zip(self.plain, self._all(), strict=True):
+            if len(expanded.words) - len(command.words) >= MAX_EXPANDED - 1:
+                return f"`{command.source}` names more files than are looked at"
+        return None
 
     def _all(self) -> list[Simple]:
         """The commands, each with its globs as they expand where it runs (below a leading `cd`)."""
@@ -376,14 +402,3 @@ class ShellJudge:
 
 def _same_raw(command: Simple, theirs: set[tuple[str, ...]]) -> bool:
     return tuple(word.raw for word in command.words) in theirs
-
-
-def _may_match(pattern: str, words: tuple[str, ...]) -> bool:
-    if any(command_matches(pattern, text) for text in candidates(words)):
-        return True
-    unknown = next((at for at, word in enumerate(words) if word.endswith("\0")), None)
-    if unknown is None or unknown == 0:
-        return False
-    known = next(candidates(words[:unknown])) + " "
-    prefix = fixed_prefix(pattern)
-    return prefix.startswith(known) or known.startswith(prefix)

@@ -199,6 +199,7 @@ DANGEROUS: dict[str, re.Pattern[str]] = {
         "less": r".*",
         "more": r".*",
         "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|"
+        r"--template.*|"
         r"--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
         "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|"
         r"--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
@@ -253,10 +254,25 @@ DANGEROUS_GIT = frozenset(
         "replace",
         "notes",
         "clean",
+        "remote-ext",
+        "remote-fd",
+        "merge-index",
+        "interpret-trailers",
+        "for-each-repo",
+        "shell",
+        "svn",
+        "p4",
+        "cvsimport",
     ]
 )
-_SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\]|\\.)*/I?)?(?:,(?:\+?\d+|\$|/(?:[^/\\]|\\.)*/I?))?!?"
-_SED_SUBSTITUTE = r"s([/|,#:@!%])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*"
+# A delimiter within brackets ends the expression in some versions of sed and not in others: it stands in none of these.
+_SED_BRACKET = r"\[\^?\]?(?:[^\]\[\\\n{0}]|\[:[a-z]+:\])*\]"
+_SED_REGEX = rf"/(?:[^/\[\\]|\\.|{_SED_BRACKET.format('/')})*/I?"
+_SED_ADDRESS = rf"(?:\d+|\$|{_SED_REGEX})?(?:,(?:\+?\d+|\$|{_SED_REGEX}))?!?"
+_SED_SUBSTITUTE = "|".join(
+    rf"s{mark}(?:[^{mark}\[\\\n]|\\.|{_SED_BRACKET.format(mark)})*{mark}(?:[^{mark}\\\n]|\\.)*{mark}[gpiI0-9]*"
+    for mark in map(re.escape, "/|,#:@!%")
+)
 SED_SAFE = re.compile(rf"\s*(?:{_SED_ADDRESS}\s*(?:[pdqDNnGgHhxP=]|q\d*|{_SED_SUBSTITUTE})?\s*;?\s*)")
 _SUBSCRIPT = re.compile(r"\[.*[$`]", re.DOTALL)  # bash evaluates it: `test -v 'a[$(x)]'` runs x
 _AWK_UNSAFE = re.compile(r"system|getline|[|>@]|close|fflush|ENVIRON|include|load")
@@ -332,6 +348,8 @@ def danger(command: Simple) -> str | None:
             return next((word for word in words if _AWK_UNSAFE.search(word)), None)
         case "git":
             sub = next((word for word in words if not word.startswith("-")), "")
+            if sub == "clone" and (option := next((o for o in options if re.match(r"-[a-z]*u", o)), None)):
+                return option  # the program that sends the files
             return sub if sub in DANGEROUS_GIT else None
         case _:
             return None

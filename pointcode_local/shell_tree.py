@@ -12,6 +12,7 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from .rules import command_matches, fixed_prefix
 from .shell_words import quoted
 
 MAX_DEPTH = 6
@@ -382,3 +383,15 @@ def candidates(words: tuple[str, ...]) -> Iterator[str]:
                 yield " ".join((name, *plain[start:]))
         without = [word for word in plain[1:] if not word.startswith("-")]
         yield " ".join((name, *without))
+
+
+def may_match(pattern: str, words: tuple[str, ...]) -> bool:
+    """Might these words be a command that a rule's pattern names?"""
+    if any(command_matches(pattern, text) for text in candidates(words)):
+        return True
+    unknown = next((at for at, word in enumerate(words) if word.endswith("\0")), None)
+    if unknown is None or unknown == 0:
+        return False
+    known = next(candidates(words[:unknown])) + " "
+    prefix = fixed_prefix(pattern)
+    return prefix.startswith(known) or known.startswith(prefix)

@@ -126,9 +126,18 @@ def test_examples_and_public_files_are_not_guarded(workspace: Workspace, path: s
 
 
 def test_git_and_settings_folders_are_not_written_silently(workspace: Workspace) -> None:
-    for path in (".git/config", ".git/hooks/pre-commit", ".pointcode/config.toml", "sub/../.git/x"):
+    for path in (
+        ".git/config",
+        ".git/hooks/pre-commit",
+        ".pointcode/config.toml",
+        "sub/../.git/x",
+        ".git",
+        "sub/.git",
+        ".Git/config",
+    ):
         assert isinstance(judge(workspace, "auto", Rules(), "write", path=path, content=""), Ask)
-    assert shell(workspace, "echo x > .git/config", "auto") is Ask
+    for path in (".git/config", "sub/.git", ".GIT/config"):
+        assert shell(workspace, f"echo x > {path}", "auto") is Ask
 
 
 def test_path_rules_reach_where_they_say(workspace: Workspace) -> None:

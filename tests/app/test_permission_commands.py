@@ -266,3 +266,20 @@ def test_a_line_with_a_command_that_is_not_allowed_is_never_allowed(
 ) -> None:
     parts.insert(min(at, len(parts)), "rm a.txt")
     assert shell(workspace, glue.join(parts), allow=WORDY) is Ask
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git clone -u ./evil a b",
+        "git clone -qu ./evil a b",
+        "git clone --template=evil a b",
+        "git init --template evil b",
+        "git remote-ext x y",
+        "git merge-index ./evil -a",
+        "git interpret-trailers a.txt",
+    ],
+)
+def test_a_rule_on_all_of_git_does_not_cover_what_runs_a_program(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, allow=["git *"]) is Ask
+    assert shell(workspace, command, allow=[command]) is Allow

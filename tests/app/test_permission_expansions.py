@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from pointcode_local.permission import Allow, Ask, Deny
+from pointcode_local.shell_permission import MAX_EXPANDED
 from pointcode_local.tools.environment import command_environment
 from pointcode_local.tools.workspace import Workspace
 
 from .permission_kit import shell
 
 RUNS = ["sed '1e touch x' a.txt -- --sandbox", "test -v 'a[$(touch x)]'", "test -v a\\[\\`touch\\ x\\`\\]"]
+RUNS += ["sed 's/[/a]/p;s|/w x|g|' a.txt", "sed -n '/[/s|],/w x|g|' a.txt"]  # a bracket hides a delimiter
 HARM = [
     *("sort {{q},-oa.txt}", "sort [^a]*", "sort [!a]*", "sort [[:punct:]]*", "sort ''*", "sort ?o*"),
     *("cd sub && sort *", "cd sub && sort -*", "cd s* && sort -- b", "cd sub && cat l*", "cd sub && cat [k-m]ink"),
@@ -50,7 +52,14 @@ def test_what_an_expansion_writes_runs_or_reads_is_asked_about(workspace: Worksp
             "test -f a.txt",
             "grep -n 'x[^a]*' a.txt",
         ),
-        *("sed --sandbox -n 1p a.txt", "diff -u a.txt b.txt", "cd docs && ls", "grep -n '[[:alpha:]]' a.txt"),
+        *(
+            "sed --sandbox -n 1p a.txt",
+            "sed 's/[a-z]/[/;/[^]x]$/d' a.txt",
+            "sed -n 's/[[:space:]]*$//p' a.txt",
+            "diff -u a.txt b.txt",
+            "cd docs && ls",
+            "grep -n '[[:alpha:]]' a.txt",
+        ),
     ],
 )
 def test_plain_globs_and_patterns_need_no_question(workspace: Workspace, line: str) -> None:
@@ -61,7 +70,7 @@ def test_plain_globs_and_patterns_need_no_question(workspace: Workspace, line: s
 def test_bash_really_runs_what_hides_in_these_words(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=20)
-    assert (tmp_path / "x").exists()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_cd_of_a_command_does_not_follow_the_persons_search_path(tmp_path: Path) -> None:
@@ -79,3 +88,31 @@ def test_a_search_through_links_asks_only_where_one_leads_out(tmp_path: Path, li
     (space.root / "docs" / "outer").symlink_to(tmp_path)
     assert shell(space, line) is Ask
     assert shell(space, line.replace("-R", "-r").replace("-L", "-n")) is (Ask if "diff" in line else Allow)
+
+
+def test_a_glob_for_more_names_than_are_looked_at_is_asked_about(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "proj")
+    space.root.mkdir()
+    for number in range(MAX_EXPANDED):
+        (space.root / f"f{number}").touch()
+    assert shell(space, "cat f1*") is Allow
+    assert shell(space, "cat *", allow=["cat *"]) is Ask
+    assert shell(space, "cat *", "plan") is Deny
+    assert shell(space, "cat *", "auto") is Allow
+    for number in range(10):
+        (space.root / f"{number}.pem").touch()
+    assert shell(space, "cat *", "auto") is Ask
+
+
+def test_git_is_asked_about_where_the_workspace_itself_is_a_bare_repository(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "proj")
+    (space.root / "sub").mkdir(parents=True)
+    inner = Workspace(space.root / "sub")
+    assert shell(space, "git status") is shell(inner, "git status") is Allow
+    for name in ("objects", "refs"):
+        (space.root / name).mkdir()
+    (space.root / "HEAD").write_text("ref: refs/heads/main\n")
+    assert shell(space, "git status") is shell(inner, "git log") is Ask
+    assert shell(space, "git status", "plan") is Deny
+    (space.root / ".git").mkdir()  # what git finds first
+    assert shell(space, "git status") is shell(inner, "git log") is Allow

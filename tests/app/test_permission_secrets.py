@@ -63,6 +63,13 @@ def test_a_file_that_must_not_be_read_is_not_read_by_a_command(workspace: Worksp
     assert shell(workspace, command, "ask", allow=WORDY) is Ask
 
 
+@pytest.mark.parametrize(
+    "command", ["git show HEAD~3:deleted.pem", "git show :0:secrets.yml", "git cat-file -p v1:id_dsa"]
+)
+def test_a_secret_that_only_the_history_holds_is_asked_about(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command) is shell(workspace, command, "auto") is Ask
+
+
 def test_secrets_are_found_from_the_folder_that_a_line_changes_to(workspace: Workspace) -> None:
     (workspace.root / "keys").mkdir(exist_ok=True)
     (workspace.root / "keys" / "server.pem").write_text("x")
