@@ -39,6 +39,7 @@ from pointcode_local.render import (
     call_title,
     count_lines,
     error_tail,
+    limit_text,
     one_line,
     plain,
     result_summary,
@@ -264,7 +265,7 @@ class LinePrinter:
             case "cancelled":
                 self.line("(stopped)", "yellow")
             case "limit":
-                self.line(f"(stopped at the limit of {event.turns} model calls)", "yellow")
+                self.line(f"({plain(limit_text(event))})", "yellow")
             case "error" if event.error:
                 self.line(f"error: {plain(event.error)}", "red")
             case "denied" if not self._denials:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.cells import cell_len, chop_cells
 
-from pointcode_local.events import FileDiff
+from pointcode_local.events import FileDiff, TurnFinished
 
 # Bidi controls, zero-width and other invisible characters (Unicode 16, general categories Cf, Zl, Zp and fillers).
 _INVISIBLE = (
@@ -197,6 +197,12 @@ def count_lines(text: str) -> int:
 def plural(n: int, noun: str) -> str:
     """`1 line`, `2 lines`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def limit_text(event: TurnFinished) -> str:
+    """Why a turn ended at a limit, as a sentence."""
+    text = event.error or f"stopped after {plural(event.turns, 'model call')}"
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 _FENCED = re.compile(r"(?s)[^\n]*\n(?P<fence>```+)[^\n]*\n(?P<body>.*?\n)?(?P=fence)")

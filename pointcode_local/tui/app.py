@@ -13,10 +13,10 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 
-from pointcode_local.complete import PathFinder, PromptHistory, parse_slash
-from pointcode_local.events import MODES, AgentEvent, Answer, FileDiff, Mode, Prompt, SetMode
+from pointcode_local.complete import PathFinder, PromptHistory
+from pointcode_local.events import MODES, AgentEvent, Answer, FileDiff, Mode, SetMode, TurnStarted
 from pointcode_local.frontend import AgentLike, Host
-from pointcode_local.tui.commands import CommandRunner
+from pointcode_local.render import one_line
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, make_panel
 from pointcode_local.tui.editor import edit_text
@@ -27,6 +27,7 @@ from pointcode_local.tui.keys import KEYS
 from pointcode_local.tui.meter import SAMPLE_S, Meter
 from pointcode_local.tui.opening import Opening
 from pointcode_local.tui.scrolling import MainScreen
+from pointcode_local.tui.sending import Sending
 from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, prefill_text, progress_text
 from pointcode_local.tui.story import NoticeKind, Story
 from pointcode_local.tui.theme import THEMES, choose_theme, no_color
@@ -38,6 +39,7 @@ FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
 PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
 PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
+PLACEHOLDER_QUEUED = "Up takes back what is queued"
 
 
 class PointcodeApp(App[int]):
@@ -67,16 +69,16 @@ class PointcodeApp(App[int]):
         self.theme = choose_theme(theme)
         self.story = Story()
         self._host = host
-        self._first_prompt = prompt
         self._clock = clock
         self.wall_clock = wall_clock
-        self._commands = CommandRunner(self, host)
         self._is_live = animate
         self._feed = Feed(self._draw, frame_s)
-        self._turns = Turns(self._feed, self._take_back)
+        self._turns = Turns(self._feed, lambda left: self._sending.turn_ended(left))
+        self._sending = Sending(self, host, self._turns)
         self._meter = Meter(clock)
-        self._waiting_prompts: list[str] = []
-        self._opening = Opening(self._refresh_now, lambda text: self.note(text, "error"))
+        self._sending.texts += [prompt] if prompt.strip() else []
+        self._first_mode: Mode | None = None  # chosen before there was an agent to tell
+        self._opening = Opening(self.show_state, lambda text: self.note(text, "error"))
         self._quit_asked_at: float | None = None
         self._paths = PathFinder(lambda: host.info.cwd, clock)
         self._panel: AskPanel | None = None
@@ -86,7 +88,9 @@ class PointcodeApp(App[int]):
         self._todo = TodoPanel()
         self._queue = QueueLine()
         self._choices = Choices()
-        self._composer = Composer(self._choices, PromptHistory(history_path), host.commands, vi_keys=vi_keys)
+        self._composer = Composer(
+            self._choices, PromptHistory(history_path), host.commands, self._sending.take_all, vi_keys=vi_keys
+        )
         self._composer.cursor_blink = animate
         self._bottom = Vertical(self._activity, self._todo, self._queue, self._choices, self._composer, id="bottom")
         self._status = StatusLine()
@@ -108,7 +112,7 @@ class PointcodeApp(App[int]):
         self._composer.focus()
         self._welcome.show(self._host.info)
         await self._transcript.show(self.story.records)
-        self._refresh_now()
+        self.show_state()
         self.run_worker(self._feed.run(), exclusive=False, name="painter")
         self.run_worker(self._open(), name="open")
         if self._is_live:
@@ -132,25 +136,29 @@ class PointcodeApp(App[int]):
             self._host.note_first_look_seen()
         agent = await self._opening.run("Opening the model", self._host.open)
         if agent is None:
+            self.put_back([self._sending.take_all()])
             return
         self.use_agent(agent)
         gc.freeze()  # else each full collection looks at all the libraries again: 40 ms, and 200 with torch
         await self.replay()
-        prompts, self._waiting_prompts = [self._first_prompt, *self._waiting_prompts], []
-        for prompt in prompts:
-            if prompt.strip():
-                self.submit(prompt)
+        await self._sending.go_on()
 
     async def open_model(self, name: str) -> None:
         """Go on with another model; raises nothing, a failure becomes a notice."""
         agent = await self._opening.run(f"Opening {name}", lambda on_progress: self._host.use_model(name, on_progress))
         if agent is not None:
             self.use_agent(agent)
-            self._refresh_now()
+            await self.note(
+                f"The model is now {one_line(name)}. To keep it: pointcode config set model {one_line(name)}"
+            )
+        await self._sending.go_on()
 
     def use_agent(self, agent: AgentLike) -> None:
         """The agent of the session that is open now."""
         self._turns.agent = agent
+        if self._first_mode is not None:
+            agent.send(SetMode(self._first_mode))
+            self._first_mode = None
         self._look_at_engine()
         self._welcome.show(self._host.info)
 
@@ -159,10 +167,10 @@ class PointcodeApp(App[int]):
         self.story = Story()
         for event in self._host.history():
             self.story.apply(event)
-        self.story.in_turn = False
+        self.story.in_turn, self.story.mode = False, ""  # the mode is that of this program, not the one of then
         self.story.asks.clear()
         await self._transcript.show(self.story.records)
-        self._refresh_now()
+        self.show_state()
 
     # ------------------------------------------------------------ event stream
     @property
@@ -171,15 +179,22 @@ class PointcodeApp(App[int]):
         return self._turns.is_busy
 
     @property
+    def is_opening(self) -> bool:
+        """Whether a model is being opened, or about to be."""
+        return self._opening.is_under_way
+
+    @property
     def is_settled(self) -> bool:
         """Whether everything that arrived is on the screen."""
         return self._feed.is_settled
 
     async def _draw(self, batch: list[AgentEvent]) -> None:
         touched = [record for event in batch for record in self.story.apply(event)]
+        if any(isinstance(event, TurnStarted) for event in batch):
+            self._activity.restart()
         await self._transcript.sync(touched)
         await self._sync_panel()
-        self._refresh_now()
+        self.show_state()
 
     async def note(self, text: str, kind: NoticeKind = "info") -> None:
         """Add a line from the program itself."""
@@ -192,12 +207,15 @@ class PointcodeApp(App[int]):
         else:
             await self.note("No changes in this session.")
 
-    def _refresh_now(self) -> None:
-        self._composer.placeholder = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
+    def show_state(self) -> None:
+        """Draw the lines around the composer from the present state."""
+        queue = [*self.story.queued, *self._sending.texts]
+        idle = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
+        self._composer.placeholder = PLACEHOLDER_QUEUED if queue else idle
         can_stop = self.is_busy or self._turns.in_user_shell
         self._activity.set_activity(self._activity_text(), "esc to stop" if can_stop else "")
         self._todo.set_items(self.story.todo)
-        self._queue.set_queue(self.story.steering, [*self._waiting_prompts, *self.story.queued])
+        self._queue.set_queue(self.story.steering, queue)
         self._status.show(self._host.info, self.story, self._meter)
 
     def _activity_text(self) -> str:
@@ -211,12 +229,11 @@ class PointcodeApp(App[int]):
             return f"{self.story.doing or 'Working'}…"
         return "Running your command…" if self._turns.in_user_shell else ""
 
-    def _take_back(self, waiting: list[str]) -> None:
-        """After a stop: messages that waited go back into the editor, nothing is lost."""
-        if waiting:
-            self._composer.set_text("\n".join([*waiting, *filter(None, [self._composer.text])]))
-        self.story.queued.clear()
-        self.story.steering.clear()
+    def put_back(self, texts: Sequence[str]) -> None:
+        """Messages that were not read go back into the editor, before what is being written; nothing is lost."""
+        if any(texts):
+            self._composer.set_text("\n".join(filter(None, [*texts, self._composer.text])))
+        self.show_state()
 
     def _look_at_engine(self) -> None:
         self._meter.look(self._host.engine())
@@ -243,34 +260,13 @@ class PointcodeApp(App[int]):
     def submit(self, text: str, *, steer: bool = False) -> None:
         """A message, a `/` command or a `!` command."""
         self._transcript.anchor()
-        if (command := parse_slash(text, self._host.commands())) is not None:
-            self.run_worker(self._commands.run(*command))
-        elif text.startswith("!") and text[1:].strip():
-            if not self._turns.start_user_shell(text[1:].strip(), self._host.info.cwd):
-                self.notify("A command of yours is still running; esc stops it.", markup=False)
-        else:
-            self.send_prompt(text, steer=steer)
+        self._sending.submit(text, steer=steer)
+        self.show_state()
 
-    def send_prompt(self, text: str, *, steer: bool = False) -> None:
+    def send_prompt(self, text: str) -> None:
         """A message for the model, whatever it begins with."""
-        if self.agent is None:
-            self._wait_for_model(text)
-        elif self.is_busy:
-            if steer:
-                self.story.steering.append(text)
-            self.agent.send(Prompt(text, steer=steer))
-            self._refresh_now()
-        else:
-            self._turns.start(self.agent, text)
-            self._refresh_now()
-
-    def _wait_for_model(self, text: str) -> None:
-        if self._opening.is_under_way:
-            self._waiting_prompts.append(text)
-            self._refresh_now()
-        else:
-            self._composer.set_text(text)
-            self.notify("No model is open. /model opens one, /quit leaves.", severity="warning", markup=False)
+        self._sending.send_prompt(text)
+        self.show_state()
 
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
         """Enter in the composer."""
@@ -301,7 +297,7 @@ class PointcodeApp(App[int]):
         if self.story.asks.pop(message.call_id, None) is not None:
             self._turns.send(Answer(message.call_id, message.text))
         await self._sync_panel()
-        self._refresh_now()
+        self.show_state()
 
     def on_early_key(self, message: EarlyKey) -> None:
         """What is typed before a panel can be read, or over the first screen, belongs to the composer."""
@@ -343,11 +339,11 @@ class PointcodeApp(App[int]):
     def set_mode(self, mode: Mode) -> None:
         """Change the permission mode from the next call on."""
         if self.agent is None:
-            self.notify("The model is not open yet.", markup=False)
-            return
-        self.agent.send(SetMode(mode))
+            self._first_mode = mode
+        else:
+            self.agent.send(SetMode(mode))
         self.story.mode = mode
-        self._refresh_now()
+        self.show_state()
 
     def action_next_mode(self) -> None:
         """Shift-Tab: the next mode in the list."""

@@ -17,8 +17,6 @@ from pointcode_local.tui.theme import THEMES
 if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
 
-_NOT_WHILE_RUNNING = ("clear", "resume", "undo", "redo", "model")
-
 
 class CommandRunner:
     """Runs one parsed command against the app and its host."""
@@ -29,9 +27,6 @@ class CommandRunner:
 
     async def run(self, name: str, argument: str) -> None:
         """Do it; an expected failure becomes a notice."""
-        if name in _NOT_WHILE_RUNNING and self._app.is_busy:
-            await self._app.note(f"/{name} waits for the end of the turn; esc stops it.", "warning")
-            return
         try:
             await self._do(name, argument)
         except HostError as error:

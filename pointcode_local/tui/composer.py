@@ -95,6 +95,7 @@ class Composer(TextArea):
         choices: Choices,
         history: PromptHistory,
         own_commands: Callable[[], Sequence[SlashCommand]] = tuple,
+        take_queue: Callable[[], str] = str,
         *,
         vi_keys: bool = False,
     ) -> None:
@@ -105,6 +106,7 @@ class Composer(TextArea):
         self._choices = choices
         self._history = history
         self._own_commands = own_commands
+        self._take_queue = take_queue
         self._history_at: int | None = None
         self._draft = ""
         self._pastes: list[str] = []
@@ -193,7 +195,7 @@ class Composer(TextArea):
             case "up" if (
                 self.cursor_location[0] == 0 and self.wrapped_document.location_to_offset(self.cursor_location).y == 0
             ):
-                return self._recall(-1)
+                return self._take_back() or self._recall(-1)
             case "down" if self._on_last_line():
                 return self._recall(1)
             case "ctrl+r":
@@ -263,6 +265,13 @@ class Composer(TextArea):
         self._choices.offer([])
 
     # --------------------------------------------------------- history, lists
+    def _take_back(self) -> bool:
+        """Messages that wait come back into an empty field, to be changed."""
+        if self.text or not (queued := self._take_queue()):
+            return False
+        self.set_text(queued)
+        return True
+
     def _recall(self, step: int) -> bool:
         entries = self._history.entries
         at = len(entries) if self._history_at is None else self._history_at

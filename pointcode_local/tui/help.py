@@ -27,7 +27,7 @@ WRITING: Pairs = (
     ("@", "name a file"),
     ("!command", "run a command yourself"),
     ("shift+enter, ctrl+j, \\ enter", "new line"),
-    ("up, down", "earlier messages"),
+    ("up, down", "earlier messages, queued ones first"),
     ("ctrl+r", "search earlier messages"),
     ("ctrl+g", "write in your editor"),
 )

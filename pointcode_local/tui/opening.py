@@ -17,7 +17,7 @@ class Opening:
     def __init__(self, changed: Callable[[], None], complain: Callable[[str], Awaitable[None]]) -> None:
         self._changed = changed
         self._complain = complain
-        self.is_under_way = False
+        self.is_under_way = True  # an app that starts is about to open one
         self.progress: Progress | None = None
 
     async def run(self, text: str, open_it: Callable[[OnProgress], Awaitable[AgentLike]]) -> AgentLike | None:

@@ -91,6 +91,10 @@ class ActivityLine(Changing):
         self.display = bool(text)
         self._draw()
 
+    def restart(self) -> None:
+        """Count the seconds from now on: the next turn has begun."""
+        self._since = self._clock()
+
     def _step(self) -> None:
         if self.display:
             self._tick += 1
@@ -169,11 +173,8 @@ class QueueLine(Changing):
         """One line each, in the order in which they will be read."""
         self.display = bool(steering or queued)
         rows = [*(("next step", text) for text in steering), *(("queued", text) for text in queued)]
-        self.set_text(
-            Content("\n").join(
-                Content.assemble((f"{when}  ", "$foreground 60%"), one_line(text, 300)) for when, text in rows
-            )
-        )
+        lines = [Content.assemble((f"{when}  ", _FAINT), one_line(text, 300)) for when, text in rows]
+        self.set_text(Content("\n").join(lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from pointcode_local.events import (
     UsageChanged,
 )
 from pointcode_local.heldback import HeldBack
-from pointcode_local.render import added_to_prompt, call_title, one_line, plural, short_count
+from pointcode_local.render import added_to_prompt, call_title, limit_text, one_line, plural, short_count
 
 ToolState = Literal["writing", "waiting", "running", "done", "error", "denied", "stopped"]
 NoticeKind = Literal["info", "warning", "error"]
@@ -166,6 +166,11 @@ class Story:
         record = NoticeRecord(text, kind)
         self.records.append(record)
         return [*closed, record]
+
+    def nothing_waits(self) -> None:
+        """The messages that waited were taken back, or all of them were read."""
+        self.queued.clear()
+        self.steering.clear()
 
     def show_changes(self, diffs: tuple[FileDiff, ...]) -> list[Record]:
         """Add a card with what the session changed."""
@@ -340,7 +345,7 @@ class Story:
             case "cancelled":
                 touched += self.note("Stopped.")
             case "limit":
-                touched += self.note(f"Stopped at the limit of {event.turns} model calls.", "warning")
+                touched += self.note(limit_text(event), "warning")
             case "error":
                 touched += self._note_error(event.error or "The turn failed.")
             case "denied" if not self._denials:

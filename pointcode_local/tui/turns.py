@@ -16,12 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class Turns:
-    """Plays streams of events into the feed. `give_back` gets the messages that still waited when a turn ended."""
+    """Plays streams of events into the feed. `give_back` gets what the agent still had at its end."""
 
     def __init__(self, feed: Feed, give_back: Callable[[list[str]], None]) -> None:
         self.agent: AgentLike | None = None
         self._feed = feed
         self._give_back = give_back
+        self.was_stopped = False  # the last turn, by the person
         self._turn: asyncio.Task[None] | None = None
         self._user_shell: asyncio.Task[None] | None = None
         self._notes: list[str] = []  # for the model, once the turn is over
@@ -39,6 +40,7 @@ class Turns:
 
     def start(self, agent: AgentLike, prompt: str) -> None:
         """Begin a turn; none may be running."""
+        self.was_stopped = False
         self._turn = asyncio.create_task(self._play(agent, prompt))
 
     def start_user_shell(self, command: str, cwd: Path) -> bool:
@@ -58,6 +60,7 @@ class Turns:
     def stop(self) -> None:
         """Stop the turn, or the person's own command."""
         if self._turn is not None and self.agent is not None:
+            self.was_stopped = True
             self.agent.cancel()
         elif self._user_shell is not None:
             self._user_shell.cancel()

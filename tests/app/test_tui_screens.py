@@ -113,7 +113,7 @@ async def test_a_running_turn_shows_live_output_and_what_waits() -> None:
         app.submit("only the fast ones", steer=True)
         app.story.steering[:] = ["only the fast ones"]  # the scripted agent reads it at once
         await wait_for(app, pilot, lambda: bool(app.story.queued))
-        app._refresh_now()
+        app.show_state()
         await check_screens(app, pilot, "running")
 
 
