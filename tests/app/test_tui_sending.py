@@ -197,7 +197,8 @@ async def test_a_session_that_is_gone_on_with_shows_the_mode_of_now_not_the_one_
 
 
 async def test_a_turn_that_ends_at_a_limit_says_at_which() -> None:
-    events: list[AgentEvent] = [TurnStarted("hi"), TurnFinished("limit", "", 3, "stopped: the model only repeated itself")]
+    end = TurnFinished("limit", "", 3, "stopped: the model only repeated itself")
+    events: list[AgentEvent] = [TurnStarted("hi"), end]
     app = make_app(host=ScriptedHost(ScriptedAgent(), events=events))
     async with app.run_test() as pilot:
         await idle(app, pilot)
