@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .shell_tree import base_name
+from .tools.workspace import Workspace
+
+MAX_WALKED = 20_000
 
 
 def pieces(word: str) -> Iterator[str]:
@@ -91,6 +94,20 @@ def follows_links(name: str, words: list[str]) -> bool:
             return any(re.fullmatch(r"-[A-Za-z]*r.*|--rec.*", word) for word in words)
         case _:
             return False
+
+
+def link_out(workspace: Workspace, folder: Path) -> str | None:
+    """A link below the folder that leads out of the workspace."""
+    count = 0
+    for where, names, files in os.walk(folder):
+        for name in names + files:
+            path = Path(where, name)
+            if path.is_symlink() and not workspace.resolve(str(path)).inside:
+                return workspace.display(path)
+        count += len(files)
+        if count > MAX_WALKED:
+            return None
+    return None
 
 
 def is_temporary(path: Path) -> bool:

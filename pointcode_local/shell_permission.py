@@ -19,10 +19,12 @@ from pathlib import Path, PurePath
 from .guarded import is_protected, names_of
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
 from .shell_paths import (
+    MAX_WALKED,
     follows_links,
     inside_bare_repository,
     is_repository,
     is_temporary,
+    link_out,
     option_values,
     pieces,
     reads_folders,
@@ -36,7 +38,6 @@ from .tools.secrets import is_secret
 from .tools.workspace import Place, Workspace
 
 MAX_EXPANDED = 2000
-MAX_WALKED = 20_000
 MAX_LISTED = 200_000
 MAX_NAMED = 5  # files in one reason
 PATTERN_FIRST = frozenset(
@@ -65,7 +66,10 @@ class ShellJudge:
             return plain
         ours = [tuple(word.text for word in command.words) for command in plain]
         theirs = {tuple(word.rstrip("\0") for word in words) for words in self.tree.commands}
-        if not all(words in theirs or _same_raw(command, theirs) for words, command in zip(ours, plain, strict=True)):
+        if not all(
+            words in theirs or tuple(word.raw for word in command.words) in theirs
+            for words, command in zip(ours, plain, strict=True)
+        ):
             return Unsure("it could be read in two ways")
         return plain
 
@@ -355,21 +359,10 @@ class ShellJudge:
                     return reason
             if follows_links(command.name, [word.text for word in command.words[1:]]):
                 folders = [cwd / word.text for word in command.words[1:] if (cwd / word.text).is_dir()] or [cwd]
-                if (link := next(filter(None, map(self._link_out, folders)), None)) is not None:
+                if (
+                    link := next(filter(None, (link_out(self.workspace, folder) for folder in folders)), None)
+                ) is not None:
                     return f"{link} leads outside the workspace"
-        return None
-
-    def _link_out(self, folder: Path) -> str | None:
-        """A link below the folder that leads out of the workspace."""
-        count = 0
-        for where, names, files in os.walk(folder):
-            for name in names + files:
-                path = Path(where, name)
-                if path.is_symlink() and not self.workspace.resolve(str(path)).inside:
-                    return self.workspace.display(path)
-            count += len(files)
-            if count > MAX_WALKED:
-                return None
         return None
 
     def _operand_paths(self, command: Simple) -> Iterator[str]:
@@ -398,7 +391,3 @@ class ShellJudge:
         if place.inside or place.path == Path("/dev/null"):
             return None
         return f"{text} leads outside the workspace ({place.path})"
-
-
-def _same_raw(command: Simple, theirs: set[tuple[str, ...]]) -> bool:
-    return tuple(word.raw for word in command.words) in theirs

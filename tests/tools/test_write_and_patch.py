@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from pointcode_local.tools.atomic import apply_changes
 from pointcode_local.tools.base import FileChange, ToolError
 
-from .tool_kit import Bench
-
-
-def envelope(*lines: str) -> str:
-    return "\n".join(["*** Begin Patch", *lines, "*** End Patch"]) + "\n"
+from .tool_kit import Bench, envelope, snapshot
 
 
 # ------------------------------------------------------------------------------------------------- write
@@ -194,10 +190,6 @@ def test_context_lines_may_look_like_headers(bench: Bench) -> None:
     bench.put("doc.md", "*** Add File: x\nold\n")
     bench.ok("patch", patch=envelope("*** Update File: doc.md", "@@", " *** Add File: x", "-old", "+*** End Patch"))
     assert bench.get("doc.md") == b"*** Add File: x\n*** End Patch\n"
-
-
-def snapshot(root: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
 
 
 def test_a_failure_half_way_restores_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

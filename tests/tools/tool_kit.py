@@ -56,3 +56,11 @@ class Bench:
 
     def edit(self, path: str, *pairs: tuple[str, str], **extra: Any) -> ToolResult:
         return self.call("edit", path=path, edits=[{"old": old, "new": new, **extra} for old, new in pairs])
+
+
+def envelope(*lines: str) -> str:
+    return "\n".join(["*** Begin Patch", *lines, "*** End Patch"]) + "\n"
+
+
+def snapshot(root: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
