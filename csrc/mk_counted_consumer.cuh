@@ -118,29 +118,59 @@ struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
   }
 
   // ---------------------------------------------------------------- rows
-  // Adds a tagged fp32 row to this thread's pieces (pairs of values, 256 pieces apart).
-  __device__ __forceinline__ void add_row(const uint8_t* base, int row, int layer, float2 (&x)[4]) {
-    uint4 raw[4];
-    uint32_t from[4];
+  // Where piece `i` of this thread is in a tagged fp32 row: a pair of values, pieces of a thread 256 apart.
+  __device__ __forceinline__ uint32_t piece_of(int row, int i) const {
+    const int piece = thread() + 256 * i;
+    return piece * 2 < p.hidden ? (row * p.hidden / 2 + piece) * 16 : kNowhere;
+  }
+  __device__ __forceinline__ void load_row(const uint8_t* base, int row, uint32_t tag, bool wanted,
+                                           uint4 (&raw)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int piece = thread() + 256 * i;
-      from[i] = piece * 2 < p.hidden ? (row * p.hidden / 2 + piece) * 16 : kNowhere;
+      const uint32_t at = piece_of(row, i);
+      raw[i] = {0, tag, 0, tag};
+      if (wanted && at != kNowhere) raw[i] = load_volatile(base + at);
     }
-    gather<4>(p, ordinal, tag_of(p, layer), base, raw, from);
+  }
+  // Adds what load_row has asked for, once it is there.
+  __device__ __forceinline__ void add_row(const uint8_t* base, int row, uint32_t tag,
+                                          uint4 (&raw)[4], float2 (&x)[4]) const {
+#pragma unroll 1
+    for (uint32_t n = 1;; n++) {
+      bool ok = true;
+      uint32_t seen = tag;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (tagged(raw[i], tag)) continue;
+        ok = false, seen = raw[i].y, raw[i] = load_volatile(base + piece_of(row, i));
+      }
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, seen, tag);
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++)
       x[i].x += __uint_as_float(raw[i].x), x[i].y += __uint_as_float(raw[i].z);
   }
-  // ADD_RMSNORM: residual += o_out, += ffn_out; normed = RMSNorm(residual) x weight.
+  // ADD_RMSNORM: residual += o_out, += ffn_out; normed = RMSNorm(residual) x weight. Everybody waits for it, so all that it
+  // reads is on its way together.
   __device__ __forceinline__ void add_norm(const TaskDescriptor& d, int row) {
     const float* weight = (d.flags & kFlagFinal) ? p.final_norm : p.layers[d.layer].norm;
     const uint32_t tag = tag_of(p, d.layer);
-    const int before = max(d.layer - 1, 0);  // layer 0 starts from the embedding, which has its tag
-    float2 x[4] = {};
-    add_row(p.residual, row, before, x);
-    if (d.flags & kFlagAddAttn) add_row(p.o_out, row, before, x);
-    if (d.flags & kFlagAddFfn) add_row(p.ffn_out, row, before, x);
+    // Layer 0 starts from the embedding, which has its tag.
+    const uint32_t before = tag_of(p, max(d.layer - 1, 0));
+    const bool adds_attn = d.flags & kFlagAddAttn, adds_ffn = d.flags & kFlagAddFfn;
+    float2 x[4] = {}, wt[4] = {};
+    uint4 raw[3][4];
+    load_row(p.residual, row, before, true, raw[0]);
+    load_row(p.o_out, row, before, adds_attn, raw[1]);
+    load_row(p.ffn_out, row, before, adds_ffn, raw[2]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      if (piece_of(row, i) != kNowhere)
+        wt[i] = __ldg(reinterpret_cast<const float2*>(weight) + thread() + 256 * i);
+    add_row(p.residual, row, before, raw[0], x);
+    add_row(p.o_out, row, before, raw[1], x);
+    add_row(p.ffn_out, row, before, raw[2], x);
     float squares = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; i++) squares += x[i].x * x[i].x + x[i].y * x[i].y;
@@ -156,11 +186,10 @@ struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
       const int piece = thread() + 256 * i;
       if (piece * 2 >= p.hidden) continue;
       const int at = row * p.hidden + piece * 2;
-      if (d.flags & (kFlagAddAttn | kFlagAddFfn))
+      if (adds_attn || adds_ffn)
         put(p.residual, at, x[i].x, tag), put(p.residual, at + 1, x[i].y, tag);
-      const float2 wt = __ldg(reinterpret_cast<const float2*>(weight) + piece);
-      put(p.normed, operand_at(at / 2), pack_bf16(x[i].x * scale * wt.x, x[i].y * scale * wt.y),
-          tag);
+      put(p.normed, operand_at(at / 2),
+          pack_bf16(x[i].x * scale * wt[i].x, x[i].y * scale * wt[i].y), tag);
     }
     sync();  // square_sum is free again
   }
@@ -168,12 +197,17 @@ struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
   // MOE_GATHER: row `pair` of moe_in is the normed row of the pair.
   __device__ __forceinline__ void gather_pair(const TaskDescriptor& d, int pair) {
     const uint32_t tag = tag_of(p, d.layer);
-    const int word = kRoutePairs + pair / 4, pieces = p.hidden / 4;
-    const uint32_t at[1] = {static_cast<uint32_t>(word / 2) * 16};
-    uint4 route[1], x[2];
-    gather<1>(p, ordinal, tag, p.route, route, at);
-    const uint32_t four = word & 1 ? route[0].z : route[0].x;
-    const int row = static_cast<int>(four >> (pair % 4 * 8) & 255) / p.top_k;
+    const int pieces = p.hidden / 4;
+    int row = 0;
+    if constexpr (NB > 1) {  // a single row is every pair's
+      const int word = kRoutePairs + pair / 4;
+      const uint32_t at[1] = {static_cast<uint32_t>(word / 2) * 16};
+      uint4 route[1];
+      gather<1>(p, ordinal, tag, p.route, route, at);
+      const uint32_t four = word & 1 ? route[0].z : route[0].x;
+      row = static_cast<int>(four >> (pair % 4 * 8) & 255) / p.top_k;
+    }
+    uint4 x[2];
     uint32_t from[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)

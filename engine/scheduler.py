@@ -219,8 +219,8 @@ def _moe_waves(
     def finalize() -> Wave:
         return wave("finalize", row_tasks(Opcode.ROUTE_FINALIZE, layer, 1, 1, n_rows=rows), "topk")
 
-    def gather() -> Wave:
-        return wave("gather", row_tasks(Opcode.MOE_GATHER, layer, pairs, min(n, rows), n_rows=rows), "finalize", "norm")
+    def gather() -> Wave:  # a pair each where there are processors enough: the gate/up waits for all of them
+        return wave("gather", row_tasks(Opcode.MOE_GATHER, layer, pairs, n, n_rows=rows), "finalize", "norm")
 
     def upgate() -> Wave:
         tasks = claimer_tasks(Opcode.MOE_UPGATE_ACT_DRAIN, layer, n, n_rows=rows)

@@ -68,6 +68,15 @@ def test_all_sixteen_opcodes_are_used():
     assert {Opcode(int(op)) for s in schedules for op in s.tasks["opcode"]} == set(Opcode)
 
 
+@pytest.mark.parametrize("order", ["shipped", "interleaved", "attention_first"])
+def test_pairs_are_gathered_by_a_processor_each(order):
+    schedule = build(MOE, order=order, n_rows=3, n_processors=16)
+    owner = np.repeat(np.arange(16), np.diff(schedule.offsets))
+    gathers = (schedule.tasks["opcode"] == Opcode.MOE_GATHER) & (schedule.tasks["layer"] == 1)
+    assert schedule.tasks["tile_count"][gathers].tolist() == [1] * (3 * MOE.top_k)
+    assert len(set(owner[gathers].tolist())) == 3 * MOE.top_k
+
+
 def test_an_unknown_order_is_refused_with_the_known_ones():
     with pytest.raises(
         ScheduleError, match="unknown wave order 'best'; known: shipped, interleaved, attention_first, lean"
