@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import _native, schedule_check, task_access, tasks
+from . import _native
 from .constrain import GrammarFactory
 from .control import ControlLimits
 from .control_parts import Prefill
@@ -21,15 +21,16 @@ from .doctor import has_gpu_driver
 from .errors import BackendError
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
-from .memo import Proofs, digest, source_digest
+from .memo import Proofs
 from .model_files import ModelFiles
 from .models.config import ModelConfig, WeightKind
 from .openmp import patient_threads
 from .parts import EngineOptions, EngineParts
 from .plans import bare_shape, kv_geometry, model_plan
 from .prefill import HybridPrefill, NativePrefill
-from .schedule_check import check
+from .schedule_proofs import prove
 from .scheduler import Schedule, build
+from .startup import timed
 from .tasks import Tasks
 from .weights import ModelWeights
 
@@ -42,10 +43,13 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     config = files.config
     n_threads = options.n_threads or len(os.sched_getaffinity(0))
     context_tokens = min(config.max_positions, options.context_tokens or config.max_positions)
-    backend = _choose_backend(config, options.backend)
+    with timed("choice of the backend"):
+        backend = _choose_backend(config, options.backend)
     parts = _cpu_parts if backend == "cpu" else _gpu_parts
-    grammars = _grammars(files)
-    identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
+    with timed("tokens of the vocabulary"):
+        grammars = _grammars(files)
+    with timed("identity of the model"):
+        identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
     kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)
     return EngineParts(
@@ -84,8 +88,7 @@ def _cpu_parts(files: ModelFiles, options: EngineOptions, context_tokens: int, n
     budget = options.kv_bytes or _default_kv_bytes(geometry, context_tokens)
     kv = KvCache(geometry, *geometry.page_counts(budget, options.limits.max_rows, options.limits.chunk_tokens))
     keep = _default_prefill_bytes() if options.prefill_cache_bytes is None else options.prefill_cache_bytes
-    proofs = Proofs(options.cache_dir / "proved-schedules" if options.cache_dir else None)
-    schedules = cpu_schedules(files.config, n_threads, proofs=proofs)
+    schedules = cpu_schedules(files.config, n_threads, proofs=Proofs.of(options.cache_dir))
     prefill = HybridPrefill(
         partial(_torch_prefill, files.weights, keep, n_threads),
         NativePrefill(lambda: cpu_backend(files.weights, kv, [without_head(s) for s in schedules])),
@@ -116,7 +119,8 @@ def _choose_backend(config: ModelConfig, wanted: str) -> str:
         raise BackendError(f"the backend {wanted!r} is not known; use auto, megakernel, torch or cpu")
     if wanted == "auto" and not has_gpu_driver():
         return "cpu"
-    from .cuda.assembly import choose_backend
+    with timed("import of torch"):
+        from .cuda.assembly import choose_backend
 
     return choose_backend(config, wanted)
 
@@ -151,26 +155,13 @@ def cpu_schedules(
 ) -> list[Schedule]:
     """Checked schedules for 1 .. max_rows rows (ScheduleError for one that must not run).
 
-    Those that `proofs` knows were checked by an earlier process with the same checker; the check takes 0.25 s.
+    Those that `proofs` knows were checked by an earlier process with the same checker.
     """
     plan = model_plan(config)
     order = order or ("lean" if config.parallel_block else "shipped")
     schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
-    proofs = proofs or Proofs(None)
-    base = digest(source_digest(schedule_check.__file__, task_access.__file__, tasks.__file__), repr(plan).encode())
-    keys = [digest(base, *_content(schedule)) for schedule in schedules]
-    for schedule, key in zip(schedules, keys, strict=True):
-        if not proofs.has(key):
-            check(plan, schedule)
-    proofs.add(keys)
+    prove(plan, schedules, proofs)
     return schedules
-
-
-def _content(schedule: Schedule) -> tuple[bytes, ...]:
-    """All of a schedule, as bytes."""
-    arrays = {"tasks": schedule.tasks, "offsets": schedule.offsets}
-    rest = {f.name: getattr(schedule, f.name) for f in fields(schedule) if f.name not in arrays}
-    return (*(a.tobytes() for a in arrays.values()), repr(rest).encode())
 
 
 def without_head(schedule: Schedule) -> Schedule:

@@ -152,4 +152,4 @@ def _map_tensor(info: _TensorInfo, data: Bytes, begin: int, path: Path) -> RawTe
     end = first + tensor_bytes(format, info.shape)
     if end > data.size:
         raise ModelError(f"{path}: {info.name} ends at byte {end} of {data.size}: the file is cut short")
-    return RawTensor(format, info.shape, data[first:end])
+    return RawTensor(format, info.shape, data[first:end], path, first)

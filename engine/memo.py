@@ -84,6 +84,11 @@ class Proofs:
         known = recall(path) if path is not None else None
         self._known: list[object] = list(known) if isinstance(known, list) else []
 
+    @classmethod
+    def of(cls, cache_dir: Path | None) -> Proofs:
+        """Those of the folder where an engine keeps such things."""
+        return cls(cache_dir / "proved-schedules" if cache_dir is not None else None)
+
     def has(self, key: bytes) -> bool:
         """Was this proved?"""
         return key in self._known

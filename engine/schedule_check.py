@@ -3,37 +3,42 @@
 A counter does not know who arrived, so every wait must equal the number of tasks that signal the counter; then a wait
 means "all of them are done". The lists are executed symbolically once with vector clocks (one entry per processor),
 which finds cycles; then each access is compared with the writers and readers of its cells.
+
+Whoever must come after several tasks must come after the last of them on each processor; so what an access has to wait
+for is one number a processor, and all accesses of the same cells are compared at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ScheduleError
 from .scheduler import Schedule
-from .task_access import Access, accesses
+from .task_access import Access, accesses, alike
 from .tasks import ModelPlan, describe
-
-Clock = NDArray[np.int32]
 
 
 def check(plan: ModelPlan, schedule: Schedule) -> None:
     """Returns if the schedule is sound; raises ScheduleError that names the task and the fault otherwise."""
     _check_targets(schedule)
     clocks = _clocks(schedule)
-    owner, index = _places(schedule)
     touched = _collect(plan, schedule)
+    _check_repeats(plan, schedule, touched)
+    places = _places(schedule)
     for (buffer, version), use in touched.items():
-        _check_writers(schedule, buffer, version, use)
+        what = f"{buffer} v{version}"
+        _check_writers(schedule, what, use.writes)
         if version > 0 or buffer != "residual":
-            _check_reads(schedule, buffer, version, use, clocks, owner, index)
+            _check_reads(schedule, what, use, clocks, places)
         older = [v for b, v in touched if b == buffer and v < version]
         if older:
-            _check_overwrite(schedule, buffer, version, use, touched[buffer, max(older)], clocks, owner, index)
+            before = touched[buffer, max(older)]
+            _check_overwrite(schedule, buffer, version, use.writes, before, clocks, places)
 
 
 # ------------------------------------------------------------------------------------------------ counters, order
@@ -62,152 +67,195 @@ def _places(schedule: Schedule) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def _clocks(schedule: Schedule) -> NDArray[np.int32]:
-    """(n_tasks, n_processors): how far into each processor's list the work is done when a task ends."""
-    n = schedule.n_processors
+    """(n_tasks, n_processors): how far into each processor's list the work is done when a task ends.
+
+    Every processor runs its next task if it can, all together, until none can.
+    """
+    n, begins, ends = schedule.n_processors, schedule.offsets[:-1], schedule.offsets[1:]
     clocks = np.zeros((len(schedule.tasks), n), np.int32)
-    reached = np.zeros((schedule.n_counters, n), np.int32)
-    arrived = [0] * schedule.n_counters
-    waits = schedule.tasks["wait_counter"].tolist()
-    targets = schedule.tasks["wait_target"].tolist()
-    signals = schedule.tasks["signal"].tolist()
-    at = schedule.offsets[:-1].tolist()
-    ends = schedule.offsets[1:].tolist()
-    moved = True
-    while moved:
-        moved = False
-        for p in range(n):
-            while at[p] < ends[p]:
-                task = at[p]
-                wanted = [(c, t) for c, t in zip(waits[task], targets[task], strict=True) if c >= 0]
-                if any(arrived[c] < t for c, t in wanted):
-                    break
-                clock = clocks[task]
-                if task > schedule.offsets[p]:
-                    clock[:] = clocks[task - 1]
-                for c, _ in wanted:
-                    np.maximum(clock, reached[c], out=clock)
-                clock[p] = task - int(schedule.offsets[p]) + 1
-                if signals[task] >= 0:
-                    arrived[signals[task]] += 1
-                    np.maximum(reached[signals[task]], clock, out=reached[signals[task]])
-                at[p] += 1
-                moved = True
-    stuck = [p for p in range(n) if at[p] < ends[p]]
-    if stuck:
-        task = at[stuck[0]]
-        counter, target = next(
-            (c, t) for c, t in zip(waits[task], targets[task], strict=True) if c >= 0 and arrived[c] < t
-        )
+    reached = np.zeros((schedule.n_counters + 1, n), np.int32)  # the last one is nobody's: of a task without a wait
+    arrived = np.zeros(schedule.n_counters + 1, np.int64)
+    waits, targets = schedule.tasks["wait_counter"], schedule.tasks["wait_target"]
+    waits = np.where(waits < 0, schedule.n_counters, waits)
+    targets = np.where(waits == schedule.n_counters, 0, targets)
+    signals = schedule.tasks["signal"]
+    at = begins.astype(np.int64)
+    while True:
+        live = np.flatnonzero(at < ends)
+        ready = live[(arrived[waits[at[live]]] >= targets[at[live]]).all(1)]
+        if not ready.size:
+            break
+        tasks = at[ready]
+        made = reached[waits[tasks]].max(1)
+        later = np.flatnonzero(tasks > begins[ready])
+        made[later] = np.maximum(made[later], clocks[tasks[later] - 1])
+        made[np.arange(len(ready)), ready] = tasks - begins[ready] + 1
+        clocks[tasks] = made
+        for counter in np.unique(signals[tasks]):
+            if counter >= 0:
+                who = signals[tasks] == counter
+                arrived[counter] += np.count_nonzero(who)
+                reached[counter] = np.maximum(reached[counter], made[who].max(0))
+        at[ready] += 1
+    if live.size:
+        p, task = int(live[0]), int(at[live[0]])
+        slot = int(np.flatnonzero(arrived[waits[task]] < targets[task])[0])
+        counter, target = int(waits[task, slot]), int(targets[task, slot])
         raise ScheduleError(
-            f"cycle: {_name(schedule, task)} on processor {stuck[0]} waits for {target} on counter {counter} "
-            f"({schedule.wave_names[counter]}), which can only reach {arrived[counter]}"
+            f"cycle: {_name(schedule, task)} on processor {p} waits for {target} on counter {counter} "
+            f"({schedule.wave_names[counter]}), which can only reach {int(arrived[counter])}"
         )
     return clocks
 
 
 # ------------------------------------------------------------------------------------------------ data
-@dataclass(slots=True)
+class _Spans:
+    """Who touches which cells of one version of a buffer: tasks and cells [lo, hi), (n,) each, in order of tasks."""
+
+    def __init__(self) -> None:
+        self._parts: list[NDArray[np.int64]] = []
+
+    def add(self, tasks: NDArray[np.int64], access: Access) -> None:
+        columns = (tasks, access.lo, access.hi, int(access.shared))
+        self._parts.append(np.stack([np.broadcast_to(column, len(tasks)) for column in columns]).astype(np.int64))
+
+    def table(self) -> NDArray[np.int64]:
+        """(4, n): task, lo, hi, shared."""
+        if not self._parts:
+            return np.zeros((4, 0), np.int64)
+        table = np.concatenate(self._parts, 1)
+        return table[:, np.argsort(table[0], kind="stable")]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Use:
-    """Who touches one version of a buffer."""
+    """Who touches one version of a buffer: (4, n) int64 each, rows task, lo, hi, shared."""
 
-    writers: list[tuple[int, Access]] = field(default_factory=list[tuple[int, Access]])
-    readers: list[tuple[int, Access]] = field(default_factory=list[tuple[int, Access]])
-
-
-def _collect(plan: ModelPlan, schedule: Schedule) -> dict[tuple[str, int], _Use]:
-    touched: dict[tuple[str, int], _Use] = defaultdict(_Use)
-    seen: dict[tuple[Access, ...], int] = {}
-    for i, task in enumerate(schedule.tasks):
-        reads, writes = accesses(plan, task)
-        exclusive = tuple(w for w in writes if not w.shared and w.hi > w.lo)
-        if exclusive and exclusive in seen:
-            raise ScheduleError(
-                f"{_name(schedule, i)} repeats {_name(schedule, seen[exclusive])}: "
-                f"counter {int(task['signal'])} is signalled twice for one piece of work"
-            )
-        seen[exclusive] = i
-        for access in reads:
-            touched[access.buffer, access.version].readers.append((i, access))
-        for access in writes:
-            touched[access.buffer, access.version].writers.append((i, access))
-    return touched
+    reads: NDArray[np.int64]
+    writes: NDArray[np.int64]
 
 
-def _check_writers(schedule: Schedule, buffer: str, version: int, use: _Use) -> None:
-    spans = sorted((a.lo, a.hi, i) for i, a in use.writers if not a.shared and a.hi > a.lo)
-    for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
-        if start < end:
-            raise ScheduleError(
-                f"{_name(schedule, first)} and {_name(schedule, second)} both write {buffer} v{version} at cell {start}"
-            )
+Touched = dict[tuple[str, int], _Use]
 
 
-def _arrays(entries: list[tuple[int, Access]]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    tasks = np.array([i for i, _ in entries], np.int64)
-    return tasks, np.array([a.lo for _, a in entries], np.int64), np.array([a.hi for _, a in entries], np.int64)
+def _collect(plan: ModelPlan, schedule: Schedule) -> Touched:
+    spans: dict[tuple[str, int], tuple[_Spans, _Spans]] = defaultdict(lambda: (_Spans(), _Spans()))
+    for group in alike(schedule.tasks):
+        for side, found in enumerate(accesses(plan, schedule.tasks[group])):
+            for access in found:
+                spans[access.buffer, access.version][side].add(group, access)
+    return {key: _Use(reads.table(), writes.table()) for key, (reads, writes) in spans.items()}
 
 
-def _check_reads(
-    schedule: Schedule,
-    buffer: str,
-    version: int,
-    use: _Use,
-    clocks: NDArray[np.int32],
-    owner: NDArray[np.int32],
-    index: NDArray[np.int32],
-) -> None:
-    if not use.readers:
+def _exclusive(writes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(4, n): the writes that are somebody's alone, by cell."""
+    mine = writes[:, (writes[3] == 0) & (writes[2] > writes[1])]
+    return mine[:, np.lexsort((mine[0], mine[2], mine[1]))]
+
+
+def _check_repeats(plan: ModelPlan, schedule: Schedule, touched: Touched) -> None:
+    for use in touched.values():
+        tasks, lo, hi, _ = _exclusive(use.writes)
+        for i in np.flatnonzero((lo[1:] == lo[:-1]) & (hi[1:] == hi[:-1])):
+            first, second = int(tasks[i]), int(tasks[i + 1])
+            if _own(plan, schedule, first) == _own(plan, schedule, second):
+                raise ScheduleError(
+                    f"{_name(schedule, second)} repeats {_name(schedule, first)}: "
+                    f"counter {int(schedule.tasks['signal'][second])} is signalled twice for one piece of work"
+                )
+
+
+def _own(plan: ModelPlan, schedule: Schedule, task: int) -> set[tuple[str, int, int, int]]:
+    """The cells that nobody else may write."""
+    writes = accesses(plan, schedule.tasks[task : task + 1])[1]
+    cells = [(w.buffer, w.version, int(np.max(w.lo)), int(np.max(w.hi))) for w in writes if not w.shared]
+    return {cell for cell in cells if cell[3] > cell[2]}
+
+
+def _check_writers(schedule: Schedule, what: str, writes: NDArray[np.int64]) -> None:
+    tasks, lo, hi, _ = _exclusive(writes)
+    for i in np.flatnonzero(lo[1:] < hi[:-1]):
+        raise ScheduleError(
+            f"{_name(schedule, int(tasks[i]))} and {_name(schedule, int(tasks[i + 1]))} both write {what} "
+            f"at cell {int(lo[i + 1])}"
+        )
+
+
+Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # processor of a task, and its position there from 1
+
+
+def _check_reads(schedule: Schedule, what: str, use: _Use, clocks: NDArray[np.int32], places: Places) -> None:
+    if not use.reads.size:
         return
-    writers, lo, hi = _arrays(use.writers)
-    covered: set[tuple[int, int]] = set()
-    for task, read in use.readers:
-        over = (lo < read.hi) & (hi > read.lo)
-        if (read.lo, read.hi) not in covered:
-            _check_cover(schedule, buffer, version, task, read, lo[over], hi[over])
-            covered.add((read.lo, read.hi))
-        mine = writers[over]
-        late = mine[(clocks[task, owner[mine]] < index[mine]) & (mine != task)]
-        if late.size:
-            raise ScheduleError(
-                f"{_name(schedule, task)} reads {buffer} v{version} without waiting for "
-                f"{_name(schedule, int(late[0]))}, which writes it"
-            )
+    _check_cover(schedule, what, use)
+    for task, writer in _unawaited(use.reads, use.writes, clocks, places):
+        raise ScheduleError(
+            f"{_name(schedule, task)} reads {what} without waiting for {_name(schedule, writer)}, which writes it"
+        )
 
 
-def _check_cover(
-    schedule: Schedule, buffer: str, version: int, task: int, read: Access, lo: NDArray[np.int64], hi: NDArray[np.int64]
-) -> None:
-    reach = read.lo
-    for start, end in sorted(zip(lo.tolist(), hi.tolist(), strict=True)):
-        if start > reach:
-            break
-        reach = max(reach, end)
-    if reach < read.hi:
-        raise ScheduleError(f"{_name(schedule, task)} reads {buffer} v{version} at cell {reach}, which no task writes")
+def _check_cover(schedule: Schedule, what: str, use: _Use) -> None:
+    """Every cell that is read is written by somebody."""
+    order = np.argsort(use.writes[1], kind="stable")
+    lo, reach = use.writes[1][order], np.maximum.accumulate(use.writes[2][order])
+    if not lo.size:
+        lo, reach = np.full(1, -1), np.full(1, -1)
+    starts = np.flatnonzero(np.concatenate([[True], lo[1:] > reach[:-1]]))  # of runs of cells without a gap
+    run = np.maximum(np.searchsorted(lo[starts], use.reads[1], "right") - 1, 0)
+    end = np.append(starts[1:], len(lo))[run] - 1
+    covered_to = np.where(lo[starts[run]] <= use.reads[1], np.maximum(reach[end], use.reads[1]), use.reads[1])
+    for i in np.flatnonzero((covered_to < use.reads[2]) & (use.reads[2] > use.reads[1])):
+        task, cell = int(use.reads[0, i]), int(covered_to[i])
+        raise ScheduleError(f"{_name(schedule, task)} reads {what} at cell {cell}, which no task writes")
 
 
 def _check_overwrite(
     schedule: Schedule,
     buffer: str,
     version: int,
-    use: _Use,
+    writes: NDArray[np.int64],
     older: _Use,
     clocks: NDArray[np.int32],
-    owner: NDArray[np.int32],
-    index: NDArray[np.int32],
+    places: Places,
 ) -> None:
-    before = older.readers + older.writers
-    if not before or not use.writers:
+    before = np.concatenate([older.reads, older.writes], 1)
+    for task, user in _unawaited(writes, before, clocks, places):
+        raise ScheduleError(
+            f"{_name(schedule, task)} overwrites {buffer} with v{version} while "
+            f"{_name(schedule, user)} may still use the version before"
+        )
+
+
+def _unawaited(
+    later: NDArray[np.int64], earlier: NDArray[np.int64], clocks: NDArray[np.int32], places: Places
+) -> Iterator[tuple[int, int]]:
+    """(task, other) where `task` touches cells that `other` touches and does not come after it. Both (4, n)."""
+    if not later.size or not earlier.size:
         return
-    tasks, lo, hi = _arrays(before)
-    for task, write in use.writers:
-        mine = tasks[(lo < write.hi) & (hi > write.lo)]
-        early = mine[(clocks[task, owner[mine]] < index[mine]) & (mine != task)]
-        if early.size:
-            raise ScheduleError(
-                f"{_name(schedule, task)} overwrites {buffer} with v{version} while "
-                f"{_name(schedule, int(early[0]))} may still use the version before"
-            )
+    owner, index = places
+    theirs, whose = _unique_cells(earlier)
+    last = np.zeros((theirs.shape[1], clocks.shape[1]), np.int32)  # (their cells, processors): to be waited for
+    np.maximum.at(last, (whose, owner[earlier[0]]), index[earlier[0]])
+    cells, which = _unique_cells(later)
+    at, other = np.nonzero((theirs[0] < cells[1][:, None]) & (theirs[1] > cells[0][:, None]))
+    wanted = np.zeros((cells.shape[1], clocks.shape[1]), np.int32)
+    if at.size:
+        starts = np.flatnonzero(np.diff(at, prepend=-1))
+        wanted[at[starts]] = np.maximum.reduceat(last[other], starts)
+    for i in np.flatnonzero((clocks[later[0]] < wanted[which]).any(1)):
+        task, at = int(later[0, i]), np.flatnonzero((earlier[1] < later[2, i]) & (earlier[2] > later[1, i]))
+        others = earlier[0, at]
+        yield task, int(others[clocks[task, owner[others]] < index[others]][0])
+
+
+def _unique_cells(spans: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(2, m) different [lo, hi), and which of them each span has."""
+    order = np.lexsort((spans[2], spans[1]))
+    cells = spans[1:3, order]
+    is_new = np.append(True, (np.diff(cells) != 0).any(0))
+    which = np.empty(len(order), np.int64)
+    which[order] = np.cumsum(is_new) - 1
+    return cells[:, is_new], which
 
 
 def _name(schedule: Schedule, at: int) -> str:

@@ -1,17 +1,23 @@
 """What each task reads and writes, as cells of versioned buffers: the data that `check` proves a schedule with.
 
 A cell is a tile (16 elements of a row), an item or a batch row; rows share cells where every task covers all rows.
+Tasks that differ in nothing but their cells are looked at together: then a cell is an array, one entry a task.
 Versions count how often a buffer has been written: residual and normed have two versions a layer (serial blocks write
 twice), everything else one. docs/tasks.md is the source.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .tasks import SLICE_ONE, UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag
+from .tasks import SLICE_ONE, UNITS_PER_UPGATE_TILE, ModelPlan, Opcode, TaskFlag, Tasks
+
+Cell = int | NDArray[np.int64]  # of all tasks of a group, or (n_tasks,): of each
+_ALIKE = ("opcode", "layer", "flags", "n_rows", "n_splits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,8 @@ class Access:
 
     buffer: str
     version: int
-    lo: int
-    hi: int
+    lo: Cell
+    hi: Cell
     shared: bool = False
 
 
@@ -29,24 +35,33 @@ Accesses = tuple[list[Access], list[Access]]
 
 
 class TaskView:
-    """One descriptor's fields as Python ints."""
+    """The fields of tasks that are alike in opcode, layer, flags, rows and splits; the others are (n_tasks,)."""
 
     __slots__ = ("claim", "count", "first", "flags", "hi", "layer", "lo", "n_rows", "n_splits", "opcode", "split")
 
-    def __init__(self, task: np.void) -> None:
-        self.opcode, self.layer, self.flags = int(task["opcode"]), int(task["layer"]), int(task["flags"])
-        self.first, self.count = int(task["tile_begin"]), int(task["tile_count"])
-        self.split, self.n_splits = int(task["split"]), int(task["n_splits"])
-        self.claim = int(task["claim_begin"])
-        self.n_rows, self.lo, self.hi = int(task["n_rows"]), int(task["slice_lo"]), int(task["slice_hi"])
+    def __init__(self, tasks: Tasks) -> None:
+        self.opcode, self.layer, self.flags, self.n_rows, self.n_splits = (int(tasks[name][0]) for name in _ALIKE)
+        self.first, self.count = tasks["tile_begin"].astype(np.int64), tasks["tile_count"].astype(np.int64)
+        self.split, self.claim = tasks["split"].astype(np.int64), tasks["claim_begin"].astype(np.int64)
+        self.lo, self.hi = tasks["slice_lo"].astype(np.int64), tasks["slice_hi"].astype(np.int64)
 
     def has(self, flag: int) -> bool:
-        return bool(self.flags & flag)
+        return bool(self.flags & int(flag))
 
 
-def accesses(plan: ModelPlan, raw: np.void) -> Accesses:
-    """(reads, writes) of one task."""
-    task = TaskView(raw)
+def alike(tasks: Tasks) -> Iterator[NDArray[np.int64]]:
+    """Indices of tasks that are alike, in groups."""
+    key = np.zeros(len(tasks), np.int64)
+    for name in _ALIKE:
+        values, which = np.unique(tasks[name], return_inverse=True)
+        key = key * len(values) + which
+    order = np.argsort(key, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+
+
+def accesses(plan: ModelPlan, tasks: Tasks) -> Accesses:
+    """(reads, writes) of tasks that are alike."""
+    task = TaskView(tasks)
     match Opcode(task.opcode):
         case Opcode.ADD_RMSNORM:
             return _norm(plan, task)
@@ -73,7 +88,7 @@ def _whole(buffer: str, version: int, n: int, *, shared: bool = False) -> Access
     return Access(buffer, version, 0, n, shared)
 
 
-def _row_cells(plan: ModelPlan, buffer: str, version: int, first: int, count: int) -> Access:
+def _row_cells(plan: ModelPlan, buffer: str, version: int, first: Cell, count: Cell) -> Access:
     return Access(buffer, version, first * plan.hidden_tiles, (first + count) * plan.hidden_tiles)
 
 

@@ -62,6 +62,17 @@ class RawTensor:
     format: WeightFormat
     shape: tuple[int, ...]
     data: Bytes
+    path: Path
+    begin: int  # where `data` begins in the file
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """`n_bytes` of a file from byte `begin` on."""
+
+    path: Path
+    begin: int
+    n_bytes: int
 
 
 def row_bytes_of(format: WeightFormat, cols: int) -> int:
@@ -118,11 +129,14 @@ def read_safetensors(path: Path) -> dict[str, RawTensor]:
     if header_bytes > min(_MAX_HEADER_BYTES, data.size - 8):
         raise ModelError(f"{path}: its header claims {header_bytes} bytes, the file has {data.size}")
     header = _parse_object(data[8 : 8 + header_bytes].tobytes(), path)
-    body = data[8 + header_bytes :]
-    return {name: _raw_tensor(name, entry, body, path) for name, entry in header.items() if name != "__metadata__"}
+    first = 8 + int(header_bytes)
+    return {
+        name: _raw_tensor(name, entry, data, first, path) for name, entry in header.items() if name != "__metadata__"
+    }
 
 
-def _raw_tensor(name: str, entry: object, body: Bytes, path: Path) -> RawTensor:
+def _raw_tensor(name: str, entry: object, data: Bytes, first: int, path: Path) -> RawTensor:
+    """The tensor that an entry of the header describes; offsets count from byte `first` of the file."""
     fields = cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
     format = _SAFETENSORS_FORMATS.get(str(fields.get("dtype")))
     if format is None:
@@ -133,9 +147,10 @@ def _raw_tensor(name: str, entry: object, body: Bytes, path: Path) -> RawTensor:
         begin, end = (int(n) for n in cast("list[int]", fields["data_offsets"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: the header's entry of {name} is damaged: {entry!r}") from error
-    if not 0 <= begin <= end <= body.size or end - begin != tensor_bytes(format, shape):
-        raise ModelError(f"{path}: {name} {shape} lies at [{begin}, {end}) of {body.size} bytes: the file is damaged")
-    return RawTensor(format, shape, body[begin:end])
+    size = data.size - first
+    if not 0 <= begin <= end <= size or end - begin != tensor_bytes(format, shape):
+        raise ModelError(f"{path}: {name} {shape} lies at [{begin}, {end}) of {size} bytes: the file is damaged")
+    return RawTensor(format, shape, data[first + begin : first + end], path, first + begin)
 
 
 def _only_file(folder: Path) -> Path:

@@ -7,7 +7,7 @@ are stacked into one bank) and for tensors whose address is not a multiple of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,12 @@ from .gguf import GgufFile, read_gguf
 from .model_config import read_hf_config
 from .models import find_family
 from .models.config import Family, ModelConfig, WeightFormat, WeightKind
-from .tensor_files import PLAIN, Bytes, RawTensor, read_safetensors_folder, row_bytes_of
+from .tensor_files import PLAIN, Bytes, Extent, RawTensor, read_safetensors_folder, row_bytes_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ModelWeights", "WeightFormat", "WeightKind", "WeightTensor", "open_weights"]
+__all__ = ["ModelWeights", "StoredMatrices", "WeightFormat", "WeightKind", "WeightTensor", "open_weights"]
 
 _VECTORS = (
     WeightKind.NORM_ATTN, WeightKind.NORM_FFN, WeightKind.FINAL_NORM,
@@ -92,6 +92,33 @@ class WeightTensor:
         return dequantize_rows(self.matrix()[rows.numpy()], self.format, self.cols)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredMatrices:
+    """Where a weight's matrices (rows, cols) lie: matrix e from byte places[e][1] of file places[e][0] on."""
+
+    format: WeightFormat
+    rows: int
+    cols: int
+    row_bytes: int
+    places: tuple[tuple[Path, int], ...]
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.rows * self.row_bytes
+
+    def extent(self, e: int, begin: int, end: int) -> Extent:
+        """Rows [begin, end) of matrix e."""
+        path, first = self.places[e]
+        return Extent(path, first + begin * self.row_bytes, (end - begin) * self.row_bytes)
+
+    def split(self, n: int) -> StoredMatrices:
+        """Every matrix as `n` matrices of as many rows each."""
+        rows = self.rows // n
+        places = ((path, first + i * rows * self.row_bytes) for path, first in self.places for i in range(n))
+        return replace(self, rows=rows, places=tuple(places))
+
+
 class ModelWeights:
     """The weights of one model. `get` makes a WeightTensor on first use and keeps it."""
 
@@ -121,16 +148,17 @@ class ModelWeights:
         """Like `need`, without keeping what had to be copied (for a backend that uploads layer by layer)."""
         return _make(self._slots[(layer, kind)], self._tensors, kind)
 
-    def matrices(self, layer: int, kind: WeightKind) -> Iterator[WeightTensor]:
-        """The weight's matrices one by one, straight from the file's map (experts that lie apart are not stacked)."""
+    def stored(self, layer: int, kind: WeightKind) -> StoredMatrices:
+        """Where the weight's matrices lie in the files. Raises ModelError for experts of different formats."""
         binding = self._slots[(layer, kind)]
-        if len(binding.names) > 1:
-            yield from (_make(replace(binding, names=(n,), count=1), self._tensors, kind) for n in binding.names)
-            return
-        whole = _make(binding, self._tensors, kind)
-        for e in range(whole.count):
-            data = whole.data[e * whole.matrix_bytes :][: whole.rows * whole.row_bytes]
-            yield replace(whole, count=1, data=data, matrix_bytes=data.size)
+        parts = [self._tensors[name] for name in binding.names]
+        format, rows = _common_format(parts, binding), max(binding.rows, 1)
+        row_bytes = row_bytes_of(format, binding.cols)
+        matrix_bytes = (binding.bank_rows or rows) * row_bytes
+        first = binding.row_offset * row_bytes
+        per_part = binding.count // len(parts)
+        places = ((p.path, p.begin + first + e * matrix_bytes) for p in parts for e in range(per_part))
+        return StoredMatrices(format, rows, binding.cols, row_bytes, tuple(places))
 
     def slots(self) -> list[Slot]:
         """Every (layer, kind) the model has, in order."""
@@ -278,19 +306,23 @@ def _shown(names: list[str]) -> str:
 
 def _make(binding: _Binding, tensors: Mapping[str, RawTensor], kind: WeightKind) -> WeightTensor:
     parts = [tensors[name] for name in binding.names]
-    format, rows, cols = parts[0].format, max(binding.rows, 1), binding.cols
+    format, rows, cols = _common_format(parts, binding), max(binding.rows, 1), binding.cols
     if kind in _VECTORS:
         row = _fp32(parts[0].data.reshape(1, -1), format, cols)
         return WeightTensor(WeightFormat.F32, 1, cols, 1, row.reshape(-1).view(np.uint8), cols * 4, cols * 4)
     row_bytes = row_bytes_of(format, cols)
     if len(parts) > 1:
-        if any(part.format != format for part in parts):
-            raise ModelError(f"{binding.names[0]} and its sister experts have different formats")
         bank = np.concatenate([part.data for part in parts])
         return WeightTensor(format, rows, cols, binding.count, bank, row_bytes, rows * row_bytes)
     matrix_bytes = (binding.bank_rows or rows) * row_bytes
     data = _aligned(parts[0].data[binding.row_offset * row_bytes :], format)
     return WeightTensor(format, rows, cols, binding.count, data, row_bytes, matrix_bytes)
+
+
+def _common_format(parts: Sequence[RawTensor], binding: _Binding) -> WeightFormat:
+    if any(part.format != parts[0].format for part in parts):
+        raise ModelError(f"{binding.names[0]} and its sister experts have different formats")
+    return parts[0].format
 
 
 def _fp32(data: Bytes, format: WeightFormat, cols: int) -> NDArray[np.float32]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,9 +17,12 @@ from .. import _native
 from ..control import ControlLimits, Prefill
 from ..errors import BackendError
 from ..kv_cache import GROUPS, PAGE_TOKENS, KvCache, KvGeometry
+from ..memo import Proofs
 from ..models.config import ModelConfig
 from ..parts import EngineOptions
 from ..plans import kv_geometry
+from ..scheduler import Schedule
+from ..startup import timed
 from ..weights import ModelWeights
 from .backend import MAX_ROWS, megakernel_backend, megakernel_problem, megakernel_schedules
 from .card import n_sms
@@ -78,7 +83,7 @@ def gpu_parts(weights: ModelWeights, options: EngineOptions, context_tokens: int
 
     def load(device: torch.device, packed: bool) -> DeviceModel:
         model, report = load_model(weights, device, packed=packed)
-        _LOG.info("loaded %.1f GB at %.2f GB/s", report.n_bytes / 1e9, report.gb_per_s)
+        _LOG.info("%s", report.describe())
         return model
 
     return parts_with(weights.config, load, options, context_tokens, backend)
@@ -97,17 +102,29 @@ def parts_with(
     if limits.chunk_tokens == ControlLimits().chunk_tokens:
         limits = replace(limits, chunk_tokens=CHUNK_TOKENS, idle_chunk_tokens=IDLE_CHUNK_TOKENS)
     geometry = kv_geometry(config, 2)
-    free_bytes = torch.cuda.mem_get_info(device)[0]
+    with timed("CUDA context"):
+        free_bytes = torch.cuda.mem_get_info(device)[0]
     kv_bytes = options.kv_bytes or _most_kv_bytes(geometry, context_tokens, limits)
     plan = plan_memory(config, geometry, free_bytes, chunk_tokens=limits.longest_chunk, kv_limit_bytes=kv_bytes)
     _LOG.info("GPU memory: %s", plan.describe())
-    model = load(device, packed)
-    kv = KvCache(geometry, plan.n_full_pages, plan.n_sliding_pages, device)
-    prefill = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES)
-    if not packed:
-        return GpuParts(kv, prefill, lambda: torch_backend(model, kv, context_tokens), limits)
-    schedules = megakernel_schedules(config, n_sms(device))
+    with ThreadPoolExecutor(1, "schedules") as beside:
+        made = beside.submit(_schedules, config, n_sms(device), options.cache_dir) if packed else None
+        with timed("weights"):
+            model = load(device, packed)
+        with timed("KV pages"):
+            kv = KvCache(geometry, plan.n_full_pages, plan.n_sliding_pages, device)
+        with timed("prefill"):
+            prefill = GpuPrefill(model, FRAGMENT_PAGES if packed else PLAIN_PAGES)
+        if made is None:
+            return GpuParts(kv, prefill, lambda: torch_backend(model, kv, context_tokens), limits)
+        with timed("wait for the schedules"):
+            schedules = made.result()
     return GpuParts(kv, prefill, lambda: megakernel_backend(model, kv, schedules, context_tokens), limits)
+
+
+def _schedules(config: ModelConfig, n_sms: int, cache_dir: Path | None) -> list[Schedule]:
+    with timed("schedules, beside the weights"):
+        return megakernel_schedules(config, n_sms, proofs=Proofs.of(cache_dir))
 
 
 def torch_backend(model: DeviceModel, kv: KvCache, context_tokens: int) -> _native.LogitsBackend:

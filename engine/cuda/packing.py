@@ -60,17 +60,17 @@ def empty_packed(rows: int, k: int, count: int = 1, *, device: torch.device) -> 
 
 
 def pack_rows(out: torch.Tensor, rows: torch.Tensor) -> None:
-    """Writes rows (n, K), n and K multiples of 16, into the tiles out (n / 16, J, 256)."""
-    n, k = rows.shape
-    source = rows.view(n // TILE, 2, 8, k // TILE, 2, 4, 2)  # M hi g J b t e
-    _fragments(out, k).copy_(source.permute(0, 3, 2, 5, 4, 1, 6))
+    """Writes rows (E, n, K), n and K multiples of 16, into the tiles out (E, n / 16, J, 256)."""
+    count, n, k = rows.shape
+    source = rows.view(torch.int32).view(count, n // TILE, 2, 8, k // TILE, 2, 4)  # E M hi g J b t
+    _fragments(out, k).copy_(source.permute(0, 1, 4, 3, 6, 5, 2))
 
 
 def pack_half_rows(out: torch.Tensor, rows: torch.Tensor, half: int) -> None:
-    """Writes rows (n, K), n a multiple of 8, as rows 8 half .. 8 half + 7 of the tiles out (n / 8, J, 256)."""
-    n, k = rows.shape
-    source = rows.view(n // 8, 8, k // TILE, 2, 4, 2)  # M g J b t e
-    _fragments(out, k)[:, :, :, :, :, half].copy_(source.permute(0, 2, 1, 4, 3, 5))
+    """Writes rows (E, n, K), n a multiple of 8, as rows 8 half .. 8 half + 7 of the tiles out (E, n / 8, J, 256)."""
+    count, n, k = rows.shape
+    source = rows.view(torch.int32).view(count, n // 8, 8, k // TILE, 2, 4)  # E M g J b t
+    _fragments(out, k)[..., half].copy_(source.permute(0, 1, 3, 2, 5, 4))
 
 
 def pack_matrix(matrix: torch.Tensor) -> torch.Tensor:
@@ -79,11 +79,11 @@ def pack_matrix(matrix: torch.Tensor) -> torch.Tensor:
     packed = empty_packed(rows, k, device=matrix.device)
     whole = rows // TILE * TILE
     if whole:
-        pack_rows(packed[0, : whole // TILE], matrix[:whole])
+        pack_rows(packed[:, : whole // TILE], matrix[None, :whole])
     if whole < rows:
-        last = torch.zeros(TILE, k, dtype=torch.bfloat16, device=matrix.device)
-        last[: rows - whole] = matrix[whole:]
-        pack_rows(packed[0, whole // TILE :], last)
+        last = torch.zeros(1, TILE, k, dtype=torch.bfloat16, device=matrix.device)
+        last[0, : rows - whole] = matrix[whole:]
+        pack_rows(packed[:, whole // TILE :], last)
     return packed
 
 
@@ -96,13 +96,6 @@ def group_tiles(packed: torch.Tensor, n_kv_heads: int, head_dim: int, n_heads: i
         "k": grouped[:, q_tiles : q_tiles + per_head],
         "v": grouped[:, q_tiles + per_head :],
     }
-
-
-def pack_grouped(out: torch.Tensor, rows: torch.Tensor) -> None:
-    """Writes rows (G n, K) into out (G, n / 16, J, 256), a view made by `group_tiles`."""
-    groups = out.shape[0]
-    for g, part in enumerate(rows.view(groups, -1, rows.shape[1])):
-        pack_rows(out[g], part)
 
 
 def unpack(packed: torch.Tensor, rows: int, k: int, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -129,5 +122,5 @@ def unpack_row_ids(packed: torch.Tensor, ids: torch.Tensor, k: int) -> torch.Ten
 
 
 def _fragments(out: torch.Tensor, k: int) -> torch.Tensor:
-    """A view (M, K / 16, g, t, b, hi, e) of tiles (M, J, 256) without the padding."""
-    return out[:, : k // TILE].unflatten(2, (8, 4, 2, 2, 2))
+    """A view (E, M, K / 16, g, t, b, hi) int32, two values a word, of tiles (E, M, J, 256) without the padding."""
+    return out[:, :, : k // TILE].view(torch.int32).unflatten(3, (8, 4, 2, 2))

@@ -53,8 +53,8 @@ def test_a_packed_matrix_holds_each_element_at_the_kernels_offset_and_zeros_in_t
 def test_gate_and_up_rows_alternate_in_runs_of_eight() -> None:
     gate, up = numbered(24, 64), numbered(24, 64) + 1
     packed = packing.empty_packed(48, 64, device=CPU)
-    packing.pack_half_rows(packed[0], gate, 0)
-    packing.pack_half_rows(packed[0], up, 1)
+    packing.pack_half_rows(packed, gate[None], 0)
+    packing.pack_half_rows(packed, up[None], 1)
     wanted = torch.stack([gate.view(3, 8, 64), up.view(3, 8, 64)], 1).reshape(48, 64)
     assert torch.equal(packing.unpack(packed, 48, 64)[0], wanted)
 
@@ -65,7 +65,7 @@ def test_qkv_rows_are_grouped_by_kv_head() -> None:
     packed = packing.empty_packed((heads + 2 * groups) * dims, hidden, device=CPU)
     parts = packing.group_tiles(packed, groups, dims, heads)
     for name, rows in (("q", q), ("k", k), ("v", v)):
-        packing.pack_grouped(parts[name], rows)
+        packing.pack_rows(parts[name], rows.view(groups, -1, hidden))
     per = heads // groups * dims
     wanted = torch.cat(
         [torch.cat([q[g * per :][:per], k[g * dims :][:dims], v[g * dims :][:dims]]) for g in range(groups)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pointcode_local.engine import assembly
+from pointcode_local.engine import schedule_proofs
 from pointcode_local.engine.assembly import cpu_schedules
 from pointcode_local.engine.bpe import token_to_bytes, tokens_to_bytes
 from pointcode_local.engine.gguf import read_gguf
@@ -77,13 +77,13 @@ def test_a_gguf_header_is_the_same_from_the_file_from_the_cache_and_from_a_damag
 def test_a_schedule_is_proved_once_for_each_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = open_model(make_tiny("llama", tmp_path / "llama")).config
     checked: list[int] = []
-    check = assembly.check
+    check = schedule_proofs.check
 
     def watched(plan: ModelPlan, schedule: Schedule) -> None:
         checked.append(schedule.n_rows)
         check(plan, schedule)
 
-    monkeypatch.setattr(assembly, "check", watched)
+    monkeypatch.setattr(schedule_proofs, "check", watched)
     path = tmp_path / "proofs"
     cpu_schedules(config, 1, 2, proofs=Proofs(path))
     assert checked == [1, 2]

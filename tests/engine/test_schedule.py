@@ -47,7 +47,7 @@ def test_published_orders_are_sound_by_their_waits_alone(order, n_processors):
     readers: dict[tuple[str, int], set[int]] = defaultdict(set)
     writers: dict[tuple[str, int], set[int]] = defaultdict(set)
     for wave, task in waves.items():
-        reads, writes = accesses(MOE, task)
+        reads, writes = accesses(MOE, task[None])
         for access in reads:
             readers[access.buffer, access.version].add(wave)
         for access in writes:
