@@ -32,8 +32,9 @@ def close(ours: torch.Tensor, wanted: torch.Tensor, relative: float = 1e-2) -> b
     return float((ours - wanted).norm()) <= relative * float(wanted.norm())
 
 
-def test_a_load_to_the_gpu_equals_one_to_the_cpu(weights: ModelWeights) -> None:
-    ours, theirs = load_model(weights, GPU)[0], load_model(weights, CPU)[0]
+@pytest.mark.parametrize("block_bytes", [4 << 10, 40 << 10, 64 << 20])  # small ones are used again and again
+def test_a_load_to_the_gpu_equals_one_to_the_cpu(weights: ModelWeights, block_bytes: int) -> None:
+    ours, theirs = load_model(weights, GPU, block_bytes=block_bytes)[0], load_model(weights, CPU)[0]
     for a, b in zip(ours.layers, theirs.layers, strict=True):
         for x, y in zip(a.matrices(), b.matrices(), strict=True):
             assert torch.equal(x.data.cpu(), y.data)
