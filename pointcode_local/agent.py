@@ -201,6 +201,8 @@ class Agent:
             self._emit(ContextAdded("note", f"[note] The permission mode is now {mode}. {note}"))
         self._told_mode = mode
         self._add_map()
+        if self._menu == "blocks":  # the turn shows files itself
+            return
         mentions = context_files.mentions(prompt, self._core.box.root, self._core.box.policy.may_read)
         for mention in self._core.window.fitted(mentions):
             self._emit(mention)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
+from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, known_programs, test_command
+from pointcode_local.context_files import mentions
 from pointcode_local.engine.types import ChatRequest, SamplingParams, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, Steered, TextDelta, ToolFinished
+from pointcode_local.failing import asks_to_fix, blamed, is_about_failing_tests, subjects
 from pointcode_local.merge import as_edit, merged
-from pointcode_local.orders import Order, identifiers, read_order, rename_words, whole_word
+from pointcode_local.orders import (
+    Order,
+    identifiers,
+    is_test,
+    proper_names,
+    read_order,
+    rename_words,
+    wants_answer,
+    whole_word,
+)
 from pointcode_local.replies import Reply
-from pointcode_local.shown_files import MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
+from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
 from pointcode_local.turn import STUCK, Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024
@@ -28,45 +39,6 @@ TRIES = 3
 SECOND_TRY = SamplingParams(
     temperature=0.7, top_p=0.9, seed=1
 )  # what was wrong once is not to be repeated word by word
-_COMMANDS = (
-    *(
-        "python3",
-        "python",
-        "pytest",
-        "node",
-        "npm",
-        "make",
-        "bash",
-        "sh",
-        "ls",
-        "cat",
-        "head",
-        "tail",
-        "wc",
-        "grep",
-        "find",
-    ),
-    *(
-        "sort",
-        "uniq",
-        "cut",
-        "du",
-        "df",
-        "stat",
-        "file",
-        "touch",
-        "mkdir",
-        "rm",
-        "rmdir",
-        "cp",
-        "mv",
-        "ln",
-        "chmod",
-        "echo",
-    ),
-    *("printf", "sed", "awk", "tr", "diff", "tar", "gzip", "gunzip", "zip", "unzip", "sha256sum", "sha1sum", "md5sum"),
-    *("date", "pwd", "git", "cargo", "go", "gcc", "g++", "pip", "which", "env"),
-)
 _MISTAKE = re.compile(
     r"(?i)command not found|no such file|invalid option|unrecognized|usage:|cannot stat|missing operand"
 )
@@ -93,9 +65,16 @@ class BlockTurn(Turn):
     async def _step(self, text: str) -> None:
         box = self._core.box
         files = Files(box.root, box.policy.may_read)
+        may_write = box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools)
+        if may_write and "shell" in box.tools and (command := self._given_command(text, files)):
+            await self._run_given(text, command, files)
+            return
         changed = [name for name in self._core.changed if name in files.names]
         order = read_order(text, files.names, changed, can_run="shell" in box.tools)
-        kind = order.kind if box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools) else "question"
+        kind = order.kind if may_write else "question"
+        if kind in ("change", "create") and is_about_failing_tests(text):
+            order = self._about_subject(order, text, files)
+        self._add_mentions(text, () if kind == "command" else (*order.shown, *order.targets))
         match kind:
             case "command":
                 await self._command(text, order, files)
@@ -108,9 +87,16 @@ class BlockTurn(Turn):
 
     # ------------------------------------------------------------------------------------------- files
     def _found(self, text: str, files: Files) -> tuple[str, ...]:
-        """The file that an order to change means when it names none: where its identifiers stand."""
-        hits = files.hits(identifiers(text))
-        return (hits[0][0],) if hits else ()
+        """The file that an order to change means when it names none: where its names are defined, or stand."""
+        home = files.home([*identifiers(text), *proper_names(text)])
+        return (home,) if home else ()
+
+    def _add_mentions(self, text: str, shown: Sequence[str]) -> None:
+        """What the order mentions as `@path` and what is not shown anyway: folders, files elsewhere."""
+        box = self._core.box
+        for mention in self._core.window.fitted(mentions(text, box.root, box.policy.may_read)):
+            if mention.source.removeprefix("@").removeprefix("./") not in shown:
+                self._core.emit(mention)
 
     async def _write_all(self, text: str, order: Order, files: Files, targets: Sequence[str]) -> None:
         parts = {name: part_of(files.text(name) or "", text) for name in targets}
@@ -193,25 +179,74 @@ class BlockTurn(Turn):
         return True
 
     # ------------------------------------------------------------------------------------------- commands, questions
+    def _given_command(self, text: str, files: Files) -> str:
+        """The command that an order spells out, or that runs the project's tests; "" for none."""
+        if command := given_command(text, self._is_program):
+            return command
+        return test_command(files.names, files.text) if asks_for_tests(text) else ""
+
+    def _is_program(self, word: str) -> bool:
+        path = self._core.box.root / word
+        return word in PROGRAMS or ("/" in word and path.is_file() and os.access(path, os.X_OK))
+
+    async def _run_given(self, text: str, command: str, files: Files) -> None:
+        """Run a command as the person gave it; then mend what failed, if that was asked for."""
+        result = await self._run_as_is(command)
+        if self.denied:
+            self._conclude_with(_told(result))
+            return
+        if not asks_to_fix(text):
+            await self._tell(text, command, result, wants_answer=wants_answer(text.replace(command, "")))
+            return
+        ran = _ran(command, result.text.strip())
+        tests, sources = blamed(result.text, files.names, files.text) if result.is_error else ([], [])
+        unclear = "\n\nI cannot tell which file is to blame." if result.is_error and not sources else ""
+        self._conclude_with(ran + unclear)
+        if not sources:
+            return
+        wish = f"Fix {sources[0]} so that this works."
+        self._core.emit(Steered(wish))
+        await self._write_all(wish, Order("change", (sources[0],), (*tests[:1], sources[0])), files, sources[:1])
+        if not self.denied:
+            self._conclude_with(_ran(command, (await self._run_as_is(command)).text.strip()))
+
+    async def _run_as_is(self, command: str) -> ToolFinished:
+        said = Reply(self._core.conversation.used_ids())
+        self._begin_runner()
+        (result,) = await self._run(said, f"```sh\n{command}\n```", ("shell", {"command": command}))
+        return result
+
+    def _about_subject(self, order: Order, text: str, files: Files) -> Order:
+        """An order to mend a failing test is about what the test tests, not about the test."""
+        named = order.targets or self._found(text, files)
+        tests = [name for name in named if is_test(name)]
+        if not tests or len(tests) < len(named):
+            return order
+        tested = [one for test in tests for one in subjects(test, files.text(test) or "", files.names)]
+        return Order("change", tuple(tested[:1]), (*tests, *tested[:1])) if tested else order
+
     async def _command(self, text: str, order: Order, files: Files) -> None:
         self._core.emit(ContextAdded("files", files.listing()))
         hint, command = "", ""
         results: list[ToolFinished] = []
         for _ in range(COMMAND_TRIES):
             wanted = f"{hint}Write the shell command for this."
-            reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=_command_pattern())
+            reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=_command_pattern(text))
             command = (block_body(reply.text) or "").strip()
             results = await self._run(reply, f"```sh\n{command}\n```", ("shell", {"command": command}))
             if self.denied or not _MISTAKE.search(results[-1].text):
                 break
             hint = "That command did not work. "
-        output = results[-1].text.strip()
         if self.denied:
             self._conclude_with(_told(results[-1]))
-            return
-        said = await self._answer_to(f"Answer in a sentence: {text}") if order.wants_answer else ""
+        else:
+            await self._tell(text, command, results[-1], wants_answer=order.wants_answer)
+
+    async def _tell(self, text: str, command: str, result: ToolFinished, *, wants_answer: bool) -> None:
+        """What was run and printed, behind a sentence of the model where the order asks for one."""
+        said = await self._answer_to(f"Answer in a sentence: {text}") if wants_answer else ""
         answer = "" if said.startswith("```") or said.strip() in text else f"{said}\n\n"
-        ran = _ran(command, output)
+        ran = _ran(command, result.text.strip())
         self._conclude_with(answer + ran, unshown=f"\n\n{ran}" if said else ran)
 
     async def _question(self, text: str, order: Order, files: Files) -> None:
@@ -229,7 +264,8 @@ class BlockTurn(Turn):
             if body is not None and len(body) <= left:
                 self._show_file(name, body)
                 left -= len(body)
-        if not shown and not hits and files.names and core.conversation.history == []:
+        was_listed = any(LISTING in message.content for message in core.conversation.history)
+        if not shown and not hits and not was_listed:
             core.emit(ContextAdded("files", files.listing()))
         self._conclude_with(await self._answer_to(""), unshown="")
 
@@ -317,10 +353,10 @@ def _call(name: str, body: str, part: Part, present: str | None, order: str) -> 
     return None if edit is None else ("edit", {"path": name, "edits": [edit]})
 
 
-@cache
-def _command_pattern() -> str:
-    """Lines that begin with a program of this machine, up to the end of the block."""
-    known = "|".join(re.escape(name) for name in _COMMANDS if shutil.which(name))
+def _command_pattern(order: str) -> str:
+    """Lines that begin with a program of this machine, or one that the order names as ./it, up to the block's end."""
+    own = re.findall(r"(?<!\S)\./[\w./-]*\w", order)
+    known = "|".join(re.escape(name) for name in (*known_programs(), *own))
     line = rf"({known})( [^\n`]*)?"
     return rf"{line}(\n{line}){{0,3}}\n```"
 

@@ -21,6 +21,7 @@ _SUFFIX = re.compile(
 _BARE_NAMES = frozenset(
     {"Makefile", "Dockerfile", "LICENSE", "README", ".gitignore", ".dockerignore", "CMakeLists.txt"}
 )
+_QUOTED_MENTION = re.compile(r"""@["']([^"'\n]+)["']""")  # @"a name with spaces.md"
 _WORD = re.compile(r"[^\s\"'`,;:()<>{}|*]+")
 _POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
 _CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|\s+and\s+(?:then\s+)?|\n")
@@ -91,8 +92,8 @@ def named_files(text: str, known: Sequence[str]) -> tuple[list[str], list[str]]:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
     present: dict[str, None] = {}
     new: dict[str, None] = {}
-    for word in _WORD.findall(text):
-        name = word.removeprefix("./").rstrip(".!?")
+    for word in [*_QUOTED_MENTION.findall(text), *_WORD.findall(_QUOTED_MENTION.sub(" ", text))]:
+        name = word.removeprefix("@").removeprefix("./").rstrip(".!?")
         found = [name] if name in known else by_name.get(name, [])
         if len(found) == 1:
             present[found[0]] = None
@@ -110,7 +111,6 @@ def _looks_like_file(name: str) -> bool:
 def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, can_run: bool = True) -> Order:
     """What `text` asks for. `known`: the files there are; `changed`: those that earlier steps changed ("edit it")."""
     present, new = named_files(text, known)
-    wants_answer = bool(_WANTS_ANSWER.search(text))
     clauses = [part.strip() for part in _CLAUSE.split(text) if part and part.strip()]
     heads = [_IN.sub("", clause, 1) for clause in clauses]
     creates = [bool(new and _CREATE.match(head) and not _COMMAND.match(head)) for head in heads]
@@ -118,7 +118,7 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     if any(creates) and not any(commands[: creates.index(True)]):
         return Order("create", tuple(new), tuple(present))
     if any(commands) or (can_run and _COMMAND_QUESTION.search(text)):
-        return Order("command", (), tuple(present), wants_answer)
+        return Order("command", (), tuple(present), wants_answer(text))
     orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
     is_about_last = _POINTS_BACK.search(text) or (orders_change and _PART.search(text))
     targets = tuple(_without_tests(present)) or tuple(changed[-1:] if is_about_last else ())
@@ -127,9 +127,15 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
         return Order("rename", targets, tuple(present) or targets)
     if is_question and _is_polite_order(heads):
         orders_change = True
-    if (orders_change and (targets or identifiers(text))) or (present and not is_question):
+    names_code = bool(identifiers(text) or proper_names(text))
+    if (orders_change and (targets or names_code)) or (present and not is_question):
         return Order("change", targets, tuple(present) or targets)
     return Order("question", (), tuple(present))
+
+
+def wants_answer(text: str) -> bool:
+    """Whether an order to run something asks for a sentence about what came of it."""
+    return _WANTS_ANSWER.search(text) is not None
 
 
 def _is_polite_order(heads: Sequence[str]) -> bool:
@@ -138,7 +144,12 @@ def _is_polite_order(heads: Sequence[str]) -> bool:
 
 def _without_tests(paths: Sequence[str]) -> list[str]:
     """The files that are no tests, where there are such."""
-    return [path for path in paths if not _TEST_FILE.search(path)] or list(paths)
+    return [path for path in paths if not is_test(path)] or list(paths)
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is one of tests, by its name or its folder."""
+    return _TEST_FILE.search(path) is not None
 
 
 def identifiers(text: str) -> list[str]:
@@ -147,6 +158,12 @@ def identifiers(text: str) -> list[str]:
     words = re.findall(r"\b[A-Za-z_]\w{2,}\b", text)
     coded = [w for w in words if "_" in w or re.search(r"[a-z][A-Z]", w) or (w.isupper() and len(w) > 2)]
     return list(dict.fromkeys([*quoted, *coded]))
+
+
+def proper_names(text: str) -> list[str]:
+    """Words with a capital within a sentence, which may be classes, and names that are written as calls."""
+    called = re.findall(r"\b([A-Za-z_]\w*)\(", text)
+    return list(dict.fromkeys([*called, *re.findall(r"(?<=[a-z,] )([A-Z][a-z]\w+)\b", text)]))
 
 
 def rename_words(text: str, *bodies: str) -> tuple[str, str]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from pointcode_local.orders import is_test
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
 from pointcode_local.tools.languages import language_of
 from pointcode_local.tools.regular import read_regular
 from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults
+from pointcode_local.tools.tags import definitions
 from pointcode_local.tools.walk import files
 
 MAX_FILES = 2000
@@ -23,6 +25,7 @@ MAX_SHOWN_CHARS = 8000  # of one file; more is shown in part
 MAX_SMALL_FOLDER = 12  # files; a folder of no more is shown whole when an order names none of them
 MAX_HITS = 30
 PART_LINES = 80
+LISTING = "Files in this folder:"
 _STOP_WORDS = frozenset(
     {"the", "and", "for", "from", "with", "that", "this", "into", "file", "function", "add", "change"}
 )
@@ -70,10 +73,25 @@ class Files:
                 if wanted.search(line):
                     yield name, number, line.strip()[:160]
 
+    def home(self, words: Sequence[str]) -> str:
+        """The file that defines one of the words, else the first that holds one, tests last; "" for none."""
+        if not words:
+            return ""
+        wanted = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in words))
+        holders = islice((name for name in self.names if wanted.search(self.text(name) or "")), MAX_HITS)
+        ranked = [((is_test(name), not self._defines(name, words)), name) for name in holders]
+        return min(ranked, key=lambda pair: pair[0])[1] if ranked else ""
+
+    def _defines(self, name: str, words: Sequence[str]) -> bool:
+        language, text = language_of(Path(name)), self.text(name) or ""
+        if language is None or len(text) > MAX_PARSED_BYTES:
+            return False
+        return any(tag.name in words for tag in definitions(text.encode(), language))
+
     def listing(self) -> str:
         """The names in one paragraph."""
         more = f" and {len(self.names) - 60} more" if len(self.names) > 60 else ""
-        return f"Files in this folder: {', '.join(self.names[:60]) or 'none'}{more}"
+        return f"{LISTING} {', '.join(self.names[:60]) or 'none'}{more}"
 
 
 def part_of(text: str, order: str) -> Part:

@@ -179,3 +179,55 @@ def test_what_is_added_without_a_name_goes_into_the_file_that_was_changed_last_a
     asyncio.run(run())
     assert (tmp_path / "ws" / "f.py").read_text() == replies[2] + "\n"
     assert [request.reply_prefix for request in model.requests] == ["f.py:\n```python\n"] * 3
+
+
+CART = "class Cart:\n    def total(self):\n        return 1\n"
+TEST_CART = "from cart import Cart\n\n\ndef test_total():\n    assert Cart().total() == 2\n"
+
+
+def test_a_mentioned_file_is_changed_and_shown_once(tmp_path: Path):
+    model, _, _ = play(tmp_path, "Add a docstring to @a.py", say('```python\n"""A."""\nx = 1'), a_py="x = 1\n")
+    assert (tmp_path / "ws" / "a.py").read_text() == '"""A."""\nx = 1\n'
+    assert not (tmp_path / "ws" / "@a.py").exists()
+    assert model.requests[0].messages[-1].content.count("x = 1") == 1
+
+
+def test_a_change_without_a_file_goes_where_the_name_is_defined_not_where_it_is_used(tmp_path: Path):
+    files = {"a_py": "from cart import Cart\n\nCart().total()\n", "cart_py": CART}
+    model, _, _ = play(tmp_path, "Let Cart.total return 2", say(f"```python\n{CART.replace('1', '2')}"), **files)
+    assert model.requests[0].reply_prefix.startswith("cart.py:")
+
+
+def test_an_order_to_mend_a_failing_test_changes_what_is_tested(tmp_path: Path):
+    prompt = "The test test_total fails. Fix it."
+    model, answer, _ = play(
+        tmp_path, prompt, say(f"```python\n{CART.replace('1', '2')}"), cart_py=CART, cart_test_py=TEST_CART
+    )
+    assert answer.startswith("Edited cart.py")
+    assert "assert Cart().total() == 2" in model.requests[0].messages[-1].content
+
+
+def test_a_command_that_is_spelled_out_runs_as_it_is_without_the_model(tmp_path: Path):
+    model, answer, _ = play(tmp_path, "Run `cat a.txt`", a_txt="one\n")
+    assert answer == "Ran `cat a.txt`, which printed:\n```\none\n```" and not model.requests
+
+
+def test_a_question_about_an_empty_folder_comes_with_the_news_that_it_is_empty(tmp_path: Path):
+    model, _, _ = play(tmp_path, "What is in this folder?", say("Nothing."))
+    assert "Files in this folder: none" in model.requests[0].messages[-1].content
+
+
+def test_tests_are_run_what_failed_is_mended_and_they_are_run_again(tmp_path: Path):
+    check = "grep -q 'return 2' cart.py || { echo FAILED cart.test.py::test_total; exit 1; }"
+    files = {"Makefile": f"test:\n\t@{check}\n\t@echo passed\n", "cart_py": CART, "cart_test_py": TEST_CART}
+    model, events, _ = play_events(
+        tmp_path, "Run the tests and fix what fails", say(f"```python\n{CART.replace('1', '2')}"), **files
+    )
+    assert (tmp_path / "ws" / "cart.py").read_text() == CART.replace("1", "2")
+    assert len(model.requests) == 1 and "FAILED cart.test.py::test_total" in str(model.requests[0].messages)
+    assert end_of(events).text.splitlines()[-2:] == ["passed", "```"]
+
+
+def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):
+    model, answer, _ = play(tmp_path, "Run the tests and fix what fails", Makefile="test:\n\t@echo passed\n")
+    assert not model.requests and "passed" in answer

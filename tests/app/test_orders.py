@@ -45,13 +45,23 @@ def test_it_is_the_file_that_was_changed_before():
     assert read_order("Edit it so that it prints goodbye.", KNOWN).targets == ()
     assert read_order("Write a poem", KNOWN, ["hello.py"]).kind == "question"
     assert read_order("Add a function mul(a, b)", KNOWN, ["sum.py"]).targets == ("sum.py",)
-    assert read_order("Add a function mul(a, b)", KNOWN).kind == "question"
+    assert read_order("Add a function mul(a, b)", KNOWN).targets == ()
     assert read_order("Write a line about Paris", KNOWN, ["app.py", "b.md"]).targets == ("b.md",)
     assert read_order("What is a function?", KNOWN, ["sum.py"]).kind == "question"
 
 
 def test_no_command_is_asked_for_where_none_may_run():
     assert read_order("Run app.py", KNOWN, can_run=False).kind != "command"
+
+
+def test_a_mention_names_the_file_itself():
+    known = ["app.py", "lib/util.py", "my notes.md"]
+    assert named_files('@app.py, @lib/util.py and @"my notes.md"', known) == (
+        ["my notes.md", "app.py", "lib/util.py"],
+        [],
+    )
+    assert read_order("Add a docstring to @lib/util.py", known).targets == ("lib/util.py",)
+    assert read_order("Add a docstring to @lib/util.py", known).kind == "change"
 
 
 def test_a_bare_name_finds_its_folder_only_when_there_is_one():

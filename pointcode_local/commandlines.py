@@ -1,0 +1,116 @@
+"""Command lines that need no model: those that an order spells out, and the one that runs a project's tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+
+PROGRAMS = (
+    *(
+        "python3",
+        "python",
+        "pytest",
+        "node",
+        "npm",
+        "npx",
+        "pnpm",
+        "yarn",
+        "tsc",
+        "make",
+        "cmake",
+        "ctest",
+        "bash",
+        "sh",
+    ),
+    *("ls", "cat", "head", "tail", "wc", "grep", "find", "sort", "uniq", "cut", "du", "df", "stat", "file", "touch"),
+    *("mkdir", "rm", "rmdir", "cp", "mv", "ln", "chmod", "echo", "printf", "sed", "awk", "tr", "diff", "tar", "gzip"),
+    *("gunzip", "zip", "unzip", "sha256sum", "sha1sum", "md5sum", "date", "pwd", "git", "cargo", "go", "gcc", "g++"),
+    *("pip", "which", "env", "ruff", "mypy", "pyright", "tree", "seq", "jq"),
+)
+_POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
+_RUN = re.compile(_POLITE + r"(?:run|execute)\s+(?:the\s+command\s+)?(.+)", re.IGNORECASE | re.DOTALL)
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_CLAUSE = re.compile(r"(?<=\S)[.!?](?=\s|$)|,\s|\s+and\s+")
+_STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
+_ENGLISH = frozenset(
+    (
+        *("a", "after", "again", "all", "an", "any", "as", "at", "before", "by", "each", "every", "files", "folder"),
+        *("for", "from", "how", "if", "in", "into", "it", "its", "my", "of", "on", "so", "some", "script", "that"),
+        *("the", "them", "then", "there", "these", "this", "those", "to", "twice", "until", "using", "what", "when"),
+        *("where", "which", "with", "without"),
+    )
+)
+_TESTS = re.compile(
+    _POLITE
+    + r"(?:(?:run|execute|try|start)\s+(?:all\s+|the\s+|my\s+|its\s+|your\s+|our\s+|unit\s*)*tests?(?:\s+suite)?"
+    r"|(?:do|does|did)\s+(?:all\s+|the\s+|my\s+|our\s+)*tests?\s+(?:pass|run|work|succeed))(?=[\s.,;:!?]|$)",
+    re.IGNORECASE,
+)
+_SCOPE = re.compile(r"\s+(?:of|in|for|from|with|that|which|named|called)\b", re.IGNORECASE)
+
+
+def given_command(text: str, is_program: Callable[[str], bool]) -> str:
+    """The command line that an order to run something spells out, in backticks or plainly; "" where it is in doubt.
+
+    `is_program` says whether a word can be run.
+    """
+    asked = _RUN.match(text)
+    if asked is None:
+        return ""
+    quoted = _QUOTED.findall(asked.group(1))
+    if quoted:
+        command = quoted[0].strip() if len(quoted) == 1 else ""
+    else:
+        command = _CLAUSE.split(asked.group(1), maxsplit=1)[0].strip()
+        words = _STRING.sub(" ", command).lower().split()
+        command = "" if _ENGLISH & set(words) or "\n" in command else command
+    return command if command and is_program(command.split()[0]) else ""
+
+
+def asks_for_tests(text: str) -> bool:
+    """Whether an order is to run the tests, all of them."""
+    asked = _TESTS.match(text)
+    return asked is not None and _SCOPE.match(text, asked.end()) is None
+
+
+def test_command(names: Sequence[str], read: Callable[[str], str | None]) -> str:
+    """What runs the tests of a project of these files; "" when they do not tell."""
+    makefile = next((name for name in ("Makefile", "makefile") if name in names), "")
+    if makefile and re.search(r"^test\s*:", read(makefile) or "", re.MULTILINE):
+        return "make test"
+    if "package.json" in names and _has_test_script(read("package.json") or ""):
+        return "npm test"
+    for name, command in (("Cargo.toml", "cargo test"), ("go.mod", "go test ./...")):
+        if name in names:
+            return command
+    return _python_tests(names, read)
+
+
+def _has_test_script(package: str) -> bool:
+    try:
+        return "no test specified" not in str(json.loads(package)["scripts"]["test"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _python_tests(names: Sequence[str], read: Callable[[str], str | None]) -> str:
+    tests = [name for name in names if re.search(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$", name)]
+    if not tests:
+        return ""
+    uses_unittest = any(re.search(r"^\s*(?:import|from) unittest\b", read(name) or "", re.M) for name in tests)
+    plain = any(
+        re.search(r"^(?:import pytest|from pytest|(?:async )?def test_)", read(name) or "", re.M) for name in tests
+    )
+    if uses_unittest and not plain:
+        folder = "" if any("/" not in name for name in tests) else f" -s {tests[0].split('/')[0]}"
+        return f"python3 -m unittest discover{folder}"
+    return "python3 -m pytest -q"
+
+
+@cache
+def known_programs() -> list[str]:
+    """Those of PROGRAMS that this machine has."""
+    return [name for name in PROGRAMS if shutil.which(name)]
