@@ -26,6 +26,7 @@ from pointcode_local.orders import (
     wants_answer,
     whole_word,
 )
+from pointcode_local.piped import GIVEN
 from pointcode_local.replies import Reply
 from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
 from pointcode_local.turn import STUCK, Core, Stop, Turn
@@ -252,11 +253,12 @@ class BlockTurn(Turn):
     async def _question(self, text: str, order: Order, files: Files) -> None:
         core = self._core
         shown = list(order.shown)
+        is_given = any(one.startswith(GIVEN) for one in core.conversation.pending)  # then the question is about that
         hits = [] if shown else files.hits(identifiers(text))
         if hits:
             lines = "\n".join(f"{name}:{number}: {line}" for name, number, line in hits)
             core.emit(ContextAdded("search", f"Lines of the files that match:\n{lines}"))
-        elif not shown and len(files.names) <= MAX_SMALL_FOLDER:
+        elif not shown and not is_given and len(files.names) <= MAX_SMALL_FOLDER:
             shown = files.names
         left = 2 * MAX_SHOWN_CHARS
         for name in shown:
@@ -265,7 +267,7 @@ class BlockTurn(Turn):
                 self._show_file(name, body)
                 left -= len(body)
         was_listed = any(LISTING in message.content for message in core.conversation.history)
-        if not shown and not hits and not was_listed:
+        if not shown and not hits and not is_given and not was_listed:
             core.emit(ContextAdded("files", files.listing()))
         self._conclude_with(await self._answer_to(""), unshown="")
 

@@ -28,7 +28,7 @@ _PROMPT_FLAGS = ("-p", "--prompt")
 _HELP = """\
 commands:
   pointcode [PROMPT]                          the full-screen interface (--plain: line mode)
-  pointcode -p PROMPT                         scripted: result on stdout, progress on stderr ("-p -": prompt from stdin)
+  pointcode -p PROMPT                         scripted: result on stdout, progress on stderr; reads what is piped in
   pointcode acp                               for editors: the Agent Client Protocol on stdin and stdout
   pointcode serve                             OpenAI- and Anthropic-compatible server on 127.0.0.1:8000
   pointcode model list|pull|info|verify       models
@@ -70,7 +70,8 @@ def _run(argv: list[str]) -> int:
     if at is not None:
         return _run_command(rest[at], rest[:at] + rest[at + 1 :])
     options = main_parser().parse_args(rest)
-    if prompt is not None and options.prompt:
+    options.reads_stdin = prompt is not None and options.prompt == "-"
+    if prompt is not None and options.prompt and not options.reads_stdin:
         raise UsageError(f"two prompts: {prompt!r} and {options.prompt!r}")
     options.print_prompt = prompt
     options.cwd = _folder(options.cwd)
@@ -196,7 +197,12 @@ def main_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pointcode {__version__}")
     scripted = parser.add_argument_group("scripted")
-    scripted.add_argument("-p", metavar="PROMPT", dest="print_prompt", help='run this prompt and exit; "-" reads stdin')
+    scripted.add_argument(
+        "-p",
+        metavar="PROMPT",
+        dest="print_prompt",
+        help='run this prompt and exit, with what is piped in; "-" reads the prompt itself',
+    )
     scripted.add_argument("--output-format", choices=FORMATS, default="text", help="default: text")
     both = parser.add_argument_group("both")
     _add_session(both)

@@ -74,6 +74,11 @@ class Conversation:
         return (self.system, *self._messages, *waiting)
 
     @property
+    def pending(self) -> Sequence[str]:
+        """The texts that go with the prompt which is being put together."""
+        return self._context
+
+    @property
     def history(self) -> Sequence[Message]:
         """The messages after the system prompt."""
         return self._messages

@@ -16,6 +16,7 @@ from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError, Progress
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.local_models import exit_code_of
+from pointcode_local.piped import PipedInput, as_context, is_piped
 
 
 def _choice(options: argparse.Namespace) -> SessionChoice:
@@ -55,8 +56,11 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
     for note in setup.settings.ignored:
         show(f"pointcode: {note}")
     host = AppHost(setup, _choice(options), interactive=False)
+    piped = PipedInput(0, must_come=options.reads_stdin) if options.print_prompt != "-" and is_piped(0) else None
     try:
         agent = await host.open(lambda progress: _show_progress(progress))
+        if piped is not None and (text := await piped.text(lambda why: show(f"pointcode: {why}"))).strip():
+            host.attach("standard input", as_context(text))
         for problem in host.problems:
             show(f"pointcode: {problem}")
         if warning := host.sandbox_warning():

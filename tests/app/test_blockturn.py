@@ -17,15 +17,15 @@ from tests.fakes import ScriptedModel, Step, say
 
 
 def play(
-    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", **files: str
+    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", attached: str = "", **files: str
 ) -> tuple[ScriptedModel, str, Agent]:
     """One turn in a folder with these files (`_` stands for a dot); the model, the answer, the agent."""
-    model, events, agent = play_events(tmp_path, prompt, *steps, mode=mode, **files)
+    model, events, agent = play_events(tmp_path, prompt, *steps, mode=mode, attached=attached, **files)
     return model, end_of(events).text, agent
 
 
 def play_events(
-    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", **files: str
+    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", attached: str = "", **files: str
 ) -> tuple[ScriptedModel, list[AgentEvent], Agent]:
     """The same, with all events of the turn."""
     model = ScriptedModel(*steps, is_small=True)
@@ -45,6 +45,8 @@ def play_events(
     )
 
     async def run() -> list[AgentEvent]:
+        if attached:
+            agent.attach("standard input", attached)
         try:
             return [event async for event in agent.run(prompt)]
         finally:
