@@ -33,7 +33,7 @@ EXAMPLES = (
     ('pointcode -p "Explain main.py" --output-format json', "one prompt, the result as JSON"),
     (
         'git diff | pointcode -p "Review this change."',
-        "what is piped in goes with the prompt, without what does not fit the context; a pipe that says nothing for 3 s "
+        "what is piped in goes with the prompt, as far as it fits the context; a pipe that says nothing for 3 s "
         "is not waited for, unless a - follows the prompt; in a loop that reads a list give it </dev/null",
     ),
     ("pointcode -p - < order.txt", "the prompt itself from standard input"),
