@@ -65,7 +65,7 @@ void bind_task(py::module_& m) {
   bind_flags(m);
   PYBIND11_NUMPY_DTYPE(TaskDescriptor, opcode, layer, tile_begin, tile_count, split, n_splits,
                        k_tiles, flags, wait_counter, wait_target, signal, queue, n_rows, slice_lo,
-                       slice_hi, wave, ordinal, claim_begin, reserved);
+                       slice_hi, wave, ordinal, claim_begin, ahead_tile, reserved);
   m.attr("TASK_DTYPE") = py::dtype::of<TaskDescriptor>();
   m.def("task_dtype", [] { return py::dtype::of<TaskDescriptor>(); });
   m.attr("TILE_ROWS") = kTileRows;

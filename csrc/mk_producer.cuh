@@ -7,6 +7,8 @@
 
 namespace pointcode::mk {
 
+constexpr int kStagesAhead = 4;  // of the O projection; more were slower (docs/kernel-log.md)
+
 template <int NB, bool kChains>
 struct Producer {
   const Params& p;
@@ -21,12 +23,16 @@ struct Producer {
     Smem<NB>& s = smem<NB>();
     if (issued >= Smem<NB>::kStages)
       mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
+    await_landed(limit);
+    __syncwarp();  // no lane may still look at a phase that the copy will end
+  }
+  // Waits until fewer than `most` stages are on their way.
+  __device__ __forceinline__ void await_landed(uint32_t most) {
 #pragma unroll 1
-    for (; issued - n_landed >= limit; n_landed++) {
-      mbar_wait(p, &s.ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
+    for (; issued - n_landed >= most; n_landed++) {
+      mbar_wait(p, &smem<NB>().ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
       landed.next();
     }
-    __syncwarp();  // no lane may still look at a phase that the copy will end
   }
   __device__ __forceinline__ void issue() {
     __syncwarp();
@@ -174,6 +180,20 @@ struct Producer {
     push_item(kNoItem);
   }
 
+  // While there is no route the memory has nothing to do: the first weights of the O projection come into the L2.
+  __device__ __forceinline__ void look_ahead(const TaskDescriptor& d, const Layer& layer,
+                                             uint32_t parity) {
+    if (d.ahead_tile < 0) return;
+    if (__all_sync(~0u, mbar_test_wait(&smem<NB>().f.route_full, parity))) return;
+    const PackPlan plan = PackPlan::of(p.n_heads * p.head_dim);
+    const int lane = threadIdx.x & 31;
+    await_landed(1);
+    if (lane < min(kStagesAhead, plan.stages))
+      prefetch_l2(layer.o + static_cast<size_t>(d.ahead_tile) * plan.tile_bytes() +
+                      lane * plan.stage_bytes(),
+                  plan.stage_bytes());
+  }
+
   __device__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
     int routed = -1;
@@ -184,6 +204,7 @@ struct Producer {
       ordinal = d.ordinal;
       const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
       if ((d.flags & kFlagFusedTopK) && routed != d.layer) {
+        look_ahead(d, layer, routes & 1);
         mbar_wait(p, &smem<NB>().f.route_full, routes++ & 1, ordinal, WaitKind::kRoute);
         routed = d.layer;
         stamp(p, 13, d.layer);

@@ -85,6 +85,11 @@ __device__ __forceinline__ void bulk_load_once(void* dst, const void* src, uint3
       : "memory");
 }
 
+// Brings what will be read soon into the L2.
+__device__ __forceinline__ void prefetch_l2(const void* src, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
+
 // What this thread wrote to shared memory comes before any bulk copy that starts after somebody has been told.
 __device__ __forceinline__ void order_before_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

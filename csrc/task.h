@@ -70,7 +70,9 @@ struct TaskDescriptor {
   int32_t ordinal;   // position of the task in the whole schedule: its name in errors and traces
   int32_t
       claim_begin;  // kFlagSliced with a queue: items from items * claim_begin / 65536 on are claimed one by one
-  int32_t reserved[10];
+  int32_t ahead_tile;  // kFlagSliced gate/up: tile of O_PROJ that this processor takes next, or
+                       // kNone. A hint: the GPU brings its weights nearer while there is no route
+  int32_t reserved[9];
 };
 static_assert(sizeof(TaskDescriptor) == 128);
 

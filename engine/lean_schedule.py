@@ -60,6 +60,15 @@ def _spread(n_tasks: int, n: int) -> Owners:
     )
 
 
+def _idlest(n_tasks: int, tasks: Tasks, owner: Owners, n: int) -> Owners:
+    """A processor for each of `n_tasks`, of those that `tasks` gives the fewest tiles, spread over them."""
+    load = np.zeros(n, dtype=np.int64)
+    np.add.at(load, owner, tasks["tile_count"])
+    order = np.argsort(load, kind="stable").astype(np.int32)
+    n_least = max(int((load == load.min()).sum()), n_tasks)
+    return order[np.arange(n_tasks) * n_least // n_tasks]
+
+
 def _layer(
     plan: ModelPlan, spec: LayerPlan, layer: int, rows: int, n: int, splits: int, before: tuple[str, ...]
 ) -> list[Wave]:
@@ -67,20 +76,23 @@ def _layer(
     sliding = TaskFlag.SLIDING if spec.sliding else 0
     fused = TaskFlag.FUSED_NORM
     waves: list[Wave] = []
+    qkv, qkv_owner = _qkv(plan, layer, n, fused | sliding | (TaskFlag.ROPE if spec.rope else 0), rows)
     if spec.moe:
         router = gemm_tasks(Opcode.ROUTER_GEMM, layer, plan.router_tiles, plan.hidden, n, flags=fused, n_rows=rows)
-        waves.append(Wave(here + "router", router, before, processor=np.arange(len(router), dtype=np.int32)))
-    qkv, qkv_owner = _qkv(plan, layer, n, fused | sliding | (TaskFlag.ROPE if spec.rope else 0), rows)
+        waves.append(Wave(here + "router", router, before, processor=_idlest(len(router), qkv, qkv_owner, n)))
     waves.append(Wave(here + "qkv", qkv, before, processor=qkv_owner))
     attn = split_tasks(Opcode.ATTN_DECODE, layer, plan.n_kv_heads, splits, flags=sliding, n_rows=rows)
     waves.append(Wave(here + "attn", attn, (here + "qkv",), processor=_spread(len(attn), n)))
     # before the combine: the warp that merges splits makes the route first
-    waves.append(_upgate(plan, spec, layer, rows, n, before, _load(waves, n)))
+    upgate = _upgate(plan, spec, layer, rows, n, before, _load(waves, n))
+    waves.append(upgate)
     combine = row_tasks(Opcode.ATTN_COMBINE, layer, rows * plan.attn_tiles, n, n_rows=rows)
     combine["n_splits"] = splits
     waves.append(Wave(here + "combine", combine, (here + "attn",), processor=np.arange(len(combine), dtype=np.int32)))
     o = gemm_tasks(Opcode.O_PROJ, layer, plan.hidden_tiles, plan.n_heads * plan.head_dim, n, n_rows=rows)
     owner = np.arange(len(o), dtype=np.int32)
+    if spec.moe:
+        _look_ahead(upgate.tasks, o)
     waves.append(Wave(here + "o", o, (here + "combine",), processor=owner))
     opcode, flags = (Opcode.MOE_DOWN_DRAIN, TaskFlag.SLICED | TaskFlag.FUSED_TOPK) if spec.moe else (Opcode.FFN_DOWN, 0)
     down = gemm_tasks(
@@ -89,6 +101,12 @@ def _layer(
     waits = (here + "upgate", here + "router") if spec.moe else (here + "upgate",)
     waves.append(Wave(here + "down", down, waits, processor=owner))
     return waves
+
+
+def _look_ahead(upgate: Tasks, o: Tasks) -> None:
+    """Tells who waits for the route which weights come after the experts'; task s of either is processor s's."""
+    n = min(len(upgate), len(o))
+    upgate["ahead_tile"][:n] = o["tile_begin"][:n]
 
 
 def _load(waves: list[Wave], n: int) -> NDArray[np.float64]:

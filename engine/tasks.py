@@ -93,6 +93,7 @@ def make_tasks(opcode: int, layer: int, n: int, *, flags: int = 0, n_rows: int =
     tasks["wait_counter"] = NONE
     tasks["signal"] = NONE
     tasks["queue"] = NONE
+    tasks["ahead_tile"] = NONE
     tasks["slice_hi"] = tasks["claim_begin"] = SLICE_ONE
     return tasks
 

@@ -30,6 +30,7 @@ inline void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* bar)
 inline void bulk_load_once(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
   bulk_load(dst, src, bytes, bar);
 }
+inline void prefetch_l2(const void*, uint32_t) {}
 
 inline void order_before_copies() {}
 
