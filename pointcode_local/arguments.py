@@ -83,3 +83,11 @@ def _mended(text: str) -> list[str]:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return names.get(type(value), "nothing")
+
+
+def as_far_as_readable(written: str) -> dict[str, Any]:
+    """The arguments, or none when they cannot be read."""
+    try:
+        return parse_arguments(written)
+    except ArgumentError:
+        return {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pointcode_local.arguments import ArgumentError, parse_arguments
+from pointcode_local.arguments import ArgumentError, as_far_as_readable, parse_arguments
 from pointcode_local.calls import known_name
 from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.engine.types import ToolCall, ToolSpec
@@ -193,13 +193,19 @@ class CallRunner:
             return self._finish(call, ToolResult(text, is_error=True), denied=reason)
         if self._box.hooks and (objection := await self._box.hooks.before(tool.name, arguments)):
             return self._finish(call, ToolResult(f"Not run: {objection}", is_error=True))
-        judged = self._box.policy.decide(tool, arguments)
+        judged = await self._judged(tool, arguments)
         if not self._still_stands(call, judged):
             text = (
                 "Not run: what it works on changed after it was agreed to (a link or the mode). Look, and call again."
             )
             return self._finish(call, ToolResult(text, is_error=True))
         return self._finish(call, await self._execute(call, tool, arguments, judged.paths))
+
+    async def _judged(self, tool: Tool, arguments: dict[str, Any]) -> Decision:
+        """What the policy says. For a command it may have to look through the folder: nothing waits for that."""
+        if tool.access == "execute":
+            return await asyncio.to_thread(self._box.policy.decide, tool, arguments)
+        return self._box.policy.decide(tool, arguments)
 
     def _still_stands(self, call: ToolCall, now: Decision) -> bool:
         """Is what was decided still so after the person or a hook took their time? Links may have been swapped."""
@@ -218,7 +224,7 @@ class CallRunner:
         """Why the call must not run; "" when it may. Asks the person, one question at a time. Raises ToolError when
         the question can be spared: the call would only fail."""
         async with self._asking:
-            decision = self._box.policy.decide(tool, arguments)
+            decision = await self._judged(tool, arguments)
             if decision.verdict == "deny":
                 return decision.reason or "a rule forbids it"
             if self._box.prepare is not None:
@@ -227,7 +233,7 @@ class CallRunner:
                 if decision.agreed:
                     self._agreed.add(call.id)
                 return ""
-            diffs = self._diffs(self._preview(call, tool, arguments))
+            diffs = self._diffs(await asyncio.to_thread(self._preview, call, tool, arguments))
             self._do.emit(
                 PermissionAsked(
                     call.id, tool.name, arguments, tool.title(arguments), decision.reason, decision.rule, diffs
@@ -362,7 +368,7 @@ class CallRunner:
             return
         arguments = self._arguments.get(call.id)
         if arguments is None:
-            arguments = _as_far_as_readable(call.arguments)
+            arguments = as_far_as_readable(call.arguments)
         text = self._do.cut_result(result.text) or "(no output)"
         name = known_name(call.name, self._box.tools) or call.name
         diffs, changed = self._diffs(result.changes), self._changed.get(call.id, ())
@@ -391,10 +397,3 @@ def _for_people(data: bytes | None) -> str | None:
     if len(data) > MAX_DIFF_BYTES:
         return f"({len(data):,} bytes)"
     return data.decode("utf-8", "replace")
-
-
-def _as_far_as_readable(written: str) -> dict[str, Any]:
-    try:
-        return parse_arguments(written)
-    except ArgumentError:
-        return {}

@@ -208,7 +208,10 @@ class ShellJudge:
             for name in files:
                 if not hidden and name[0] == ".":
                     continue
-                place = self.workspace.resolve(os.path.join(where, name))  # noqa: PTH118
+                path = Path(where, name)  # of a real folder: only its last name may be a link
+                if not rules and not is_secret(path) and not path.is_symlink():
+                    continue
+                place = self.workspace.resolve(str(path))
                 if is_secret(place.path) or any(path_matches(rule, names_of(place, self.workspace)) for rule in rules):
                     yield place
             count += len(files)

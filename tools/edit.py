@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,11 @@ from .placeholders import placeholder_in
 from .syntax import report
 from .workspace import Place, Workspace
 
+MAX_PLACES = 100  # of a text that is not unique
 MAX_SHOWN_LINES = 12
+MAX_SCORED = 20_000  # different lines that are looked at for the nearest one,
+MAX_LIKENED = 50  # lines of them that are compared with the wanted one letter by letter, and
+MAX_LIKENED_CHARS = 300  # how much of each
 MAX_SHOWN_WIDTH = 200
 
 
@@ -78,7 +84,7 @@ class EditTool(BaseTool):
         place = context.place(arguments["path"])
         edits = _parse(arguments)
         async with workspace.locked(place.path):
-            change, edited = _change(workspace, place, edits)
+            change, edited = await asyncio.to_thread(_change, workspace, place, edits)
             workspace.commit((change,))
         return ToolResult(_describe(place, change, edited), changes=(change,))
 
@@ -166,18 +172,19 @@ def _at_once(file: FileText, edits: list[Edit], number: int = 1, total: int = 0)
 def _matches(file: FileText, edit: Edit, prefix: str) -> list[matching.Match]:
     if not edit.old:
         raise ToolError(f"{prefix}`old` is empty, and the file exists")
-    found = matching.find(file, edit.old, edit.new)
+    found = matching.find(file, edit.old, edit.new, None if edit.replace_all else MAX_PLACES)
     if not found:
         raise ToolError(f"{prefix}`old` was not found in the file: {_short(edit.old)}\n{nearest(file, edit.old)}")
     if len(found) == 1:
         return found
     if edit.replace_all:
         return _disjoint(found)
-    lines = ", ".join(str(file.line_of(match.start)) for match in found[:20])
-    more = f" and {len(found) - 20} more places" if len(found) > 20 else ""
+    lines = list(dict.fromkeys(file.line_of(match.start) for match in found))
+    times = f"{len(found)} times" if len(found) < MAX_PLACES else f"{MAX_PLACES} times or more"
+    more = " and more" if len(lines) > 20 or len(found) == MAX_PLACES else ""
     raise ToolError(
-        f"{prefix}`old` occurs {len(found)} times, at lines {lines}{more}; add surrounding lines to make it "
-        f"unique, or set replace_all"
+        f"{prefix}`old` occurs {times}, at lines {', '.join(map(str, lines[:20]))}{more}; add surrounding lines to "
+        f"make it unique, or set replace_all"
     )
 
 
@@ -203,7 +210,7 @@ def nearest(file: FileText, old: str) -> str:
     wanted = [line.strip() for line in old.split("\n") if line.strip()]
     if not wanted or not file.n_lines:
         return "The file is empty." if not file.n_lines else ""
-    lines = [file.line(n).strip() for n in range(1, file.n_lines + 1)]
+    lines = [line.strip() for line in file.text.split("\n")]
     at = _best_line(lines, wanted)
     if at is None:
         return "No line of the file is like it; read the file again."
@@ -224,8 +231,16 @@ def _best_line(lines: list[str], wanted: list[str]) -> int | None:
             votes[max(1, number - offset)] = votes.get(max(1, number - offset), 0) + len(line)
     if votes:
         return max(votes, key=lambda start: (votes[start], -start))
-    close = difflib.get_close_matches(wanted[0], [line for line in dict.fromkeys(lines[:20000]) if line][:5000], 1, 0.5)
-    return where[close[0]][0] if close else None
+    close = difflib.get_close_matches(wanted[0][:MAX_LIKENED_CHARS], _likely(list(where), wanted[0]), 1, 0.5)
+    return next(numbers[0] for line, numbers in where.items() if line.startswith(close[0])) if close else None
+
+
+def _likely(lines: list[str], wanted: str) -> list[str]:
+    """The beginnings of those lines that have most letters in common with the wanted one, three at a time."""
+    wanted = wanted[:MAX_LIKENED_CHARS]
+    grams = {wanted[at : at + 3] for at in range(0, max(1, len(wanted) - 2), 1 + len(wanted) // 64)}
+    starts = dict.fromkeys(line[:MAX_LIKENED_CHARS] for line in lines[:MAX_SCORED] if line)
+    return heapq.nlargest(MAX_LIKENED, starts, key=lambda line: sum(gram in line for gram in grams))
 
 
 def show_blanks(line: str) -> str:

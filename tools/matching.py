@@ -2,7 +2,7 @@
 
 A match must agree in every character that is not white space. In order: exact; line endings; typographic quotes, dashes
 and spaces; trailing white space; indentation shifted by the same amount on every line. Whatever is unchanged between
-`old` and `new` keeps the file's own bytes.
+`old` and `new` keeps the file's own bytes. The work is bounded by the sizes of file and edit.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 
-from .filetext import FileText, without_ending
+from .filetext import FileText, newline_offsets, without_ending
 
-MAX_COMPARED = 4_000_000  # pairs of lines that the line comparison may look at
+MAX_EQUAL = 30_000  # pairs of equal lines, of old and new text, that the line comparison may meet
+MAX_VERIFIED = 1_000_000  # lines that candidates for a shifted block may have in all
 TYPOGRAPHIC = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛′", "'"),
@@ -36,50 +40,101 @@ class Match:
     note: str = ""
 
 
-def find(file: FileText, old: str, new: str) -> list[Match]:
-    """All places of `old`, in order (they may overlap); [] when there is none. `old` is not empty."""
-    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted, _retabbed):
-        found = list(search(file, old, new))
+def find(file: FileText, old: str, new: str, limit: int | None = None) -> list[Match]:
+    """All places of `old`, or the first `limit`, in order; [] when there is none. `old` is not empty. With a limit
+    they may overlap."""
+    search = _Search(file, overlapping=limit is not None)
+    for way in _WAYS:
+        found = list(islice(way(search, old, new), limit))
         if found:
             return found
     return []
 
 
-def find_lines(file: FileText, old: str, new: str) -> list[Match]:
-    """Like `find` for a block of whole lines: only places that begin and end with a line."""
-    for search in (_exact, _any_ending, _typographic, _by_lines, _shifted, _retabbed):
-        found = [match for match in search(file, old, new) if match.start == 0 or file.text[match.start - 1] == "\n"]
+def find_lines(file: FileText, old: str, new: str, limit: int, floor: int = 0) -> list[Match]:
+    """Like `find` for a block of whole lines: only places that begin and end with a line, from offset `floor` on."""
+    search = _Search(file, overlapping=True)
+    for way in _WAYS:
+        whole = (
+            match
+            for match in way(search, old, new)
+            if match.start >= floor and (match.start == 0 or file.text[match.start - 1] == "\n")
+        )
+        found = list(islice(whole, limit))
         if found:
             return found
     return []
 
 
-def _occurrences(text: str, part: str) -> Iterator[int]:
-    at = text.find(part)
-    while at >= 0:
-        yield at
-        at = text.find(part, at + 1)
+@dataclass
+class _Search:
+    """A file being searched, and what several ways of searching need of it."""
+
+    file: FileText
+    overlapping: bool
+    known_blocks: dict[tuple[str, str], list[_Block]] = field(default_factory=dict["tuple[str, str]", "list[_Block]"])
+
+    @cached_property
+    def flat(self) -> _Flat:
+        return _Flat(self.file.text)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The file's lines as `_plain` has them."""
+        text = self.file.text
+        text = text if text.isascii() else text.translate(TYPOGRAPHIC)
+        return [line.rstrip(" \t\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+    @cached_property
+    def _bare(self) -> tuple[str, list[int]]:
+        """The lines without their indentation, a newline before each, and the offsets of those."""
+        text = "\n" + "\n".join(line.lstrip(" \t") for line in self.lines) + "\n"
+        return text, newline_offsets(text)
+
+    def occurrences(self, text: str, part: str) -> Iterator[int]:
+        step = 1 if self.overlapping else len(part)
+        at = text.find(part)
+        while at >= 0:
+            yield at
+            at = text.find(part, at + step)
+
+    def blocks_like(self, wanted: list[str]) -> Iterator[int]:
+        """Line indices where lines begin that are the wanted ones but for their indentation."""
+        text, newlines = self._bare
+        part = "\n" + "\n".join(line.lstrip(" \t") for line in wanted) + "\n"
+        at = text.find(part)
+        while at >= 0:
+            yield bisect_left(newlines, at)
+            at = text.find(part, at + 1)
+
+    def blocks(self, old: str, new: str) -> list[_Block]:
+        """See `_blocks`; once for all places."""
+        if (old, new) not in self.known_blocks:
+            old_lines, new_lines = _split_keeping(old), _split_keeping(new)
+            self.known_blocks[old, new] = list(_blocks(old_lines, new_lines))
+        return self.known_blocks[old, new]
 
 
 # ------------------------------------------------------------------------------------------------- exact
-def _exact(file: FileText, old: str, new: str) -> Iterator[Match]:
+def _exact(search: _Search, old: str, new: str) -> Iterator[Match]:
+    file = search.file
     if "\n" in old.replace("\r\n", "") and "\r\n" in file.text:
         return  # endings may differ from place to place: _any_ending finds a superset
     literal = "\r\n" in old
-    for at in _occurrences(file.text, old):
+    for at in search.occurrences(file.text, old):
         end = at + len(old)
-        yield Match(at, end, new if literal else _with_endings(file, at, end, old, new))
+        yield Match(at, end, new if literal else _with_endings(search, at, end, old, new))
 
 
-def _any_ending(file: FileText, old: str, new: str) -> Iterator[Match]:
+def _any_ending(search: _Search, old: str, new: str) -> Iterator[Match]:
     if "\n" not in old:
         return
-    flat = _Flat(file.text)
+    flat = search.flat
     wanted = old.replace("\r\n", "\n")
     note = "" if "\r\n" not in old else "line endings"
-    for at in _occurrences(flat.text, wanted):
+    for at in search.occurrences(flat.text, wanted):
         start, end = flat.original(at), flat.original(at + len(wanted))
-        yield Match(start, end, _with_endings(file, start, end, wanted, new), note)
+        yield Match(start, end, _with_endings(search, start, end, wanted, new), note)
 
 
 class _Flat:
@@ -98,18 +153,18 @@ class _Flat:
 
 
 # ------------------------------------------------------------------------------------------------- normalised
-def _typographic(file: FileText, old: str, new: str) -> Iterator[Match]:
-    if file.text.isascii() and old.isascii():
+def _typographic(search: _Search, old: str, new: str) -> Iterator[Match]:
+    if search.file.text.isascii() and old.isascii():
         return
-    flat = _Flat(file.text)
+    flat = search.flat
     wanted = old.replace("\r\n", "\n").translate(TYPOGRAPHIC)
-    for at in _occurrences(flat.text.translate(TYPOGRAPHIC), wanted):
+    for at in search.occurrences(flat.text.translate(TYPOGRAPHIC), wanted):
         start, end = flat.original(at), flat.original(at + len(wanted))
         kept = _keep_common(flat.text[at : at + len(wanted)], old.replace("\r\n", "\n"), new.replace("\r\n", "\n"))
         yield Match(
             start,
             end,
-            _with_endings(file, start, end, flat.text[at : at + len(wanted)], kept),
+            _with_endings(search, start, end, flat.text[at : at + len(wanted)], kept),
             "typographic characters",
         )
 
@@ -132,15 +187,15 @@ def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
     return head, tail
 
 
-def _by_lines(file: FileText, old: str, new: str) -> Iterator[Match]:
-    yield from _line_matches(file, old, new, shifted=False)
+def _by_lines(search: _Search, old: str, new: str) -> Iterator[Match]:
+    yield from _line_matches(search, old, new, shifted=False)
 
 
-def _shifted(file: FileText, old: str, new: str) -> Iterator[Match]:
-    yield from _line_matches(file, old, new, shifted=True)
+def _shifted(search: _Search, old: str, new: str) -> Iterator[Match]:
+    yield from _line_matches(search, old, new, shifted=True)
 
 
-def _retabbed(file: FileText, old: str, new: str) -> Iterator[Match]:
+def _retabbed(search: _Search, old: str, new: str) -> Iterator[Match]:
     """`old` indented by spaces where the file has tabs, or the other way round."""
     for unit in (4, 2, 8):
         for turn in (_to_tabs, _to_spaces):
@@ -148,10 +203,22 @@ def _retabbed(file: FileText, old: str, new: str) -> Iterator[Match]:
             if turned == old:
                 continue
             for shifted in (False, True):
-                found = list(_line_matches(file, turned, turn(new, unit), shifted=shifted))
+                found = False
+                for match in _line_matches(search, turned, turn(new, unit), shifted=shifted):
+                    found = True
+                    yield replace(match, note="indentation")
                 if found:
-                    yield from (replace(match, note="indentation") for match in found)
                     return
+
+
+_WAYS: tuple[Callable[[_Search, str, str], Iterator[Match]], ...] = (
+    _exact,
+    _any_ending,
+    _typographic,
+    _by_lines,
+    _shifted,
+    _retabbed,
+)
 
 
 def _to_tabs(text: str, unit: int) -> str:
@@ -166,25 +233,22 @@ def _plain(line: str) -> str:
     return line.translate(TYPOGRAPHIC).rstrip(" \t\r")
 
 
-def _line_matches(file: FileText, old: str, new: str, *, shifted: bool) -> Iterator[Match]:
+def _line_matches(search: _Search, old: str, new: str, *, shifted: bool) -> Iterator[Match]:
     """Whole-line matches of `old` that overlook trailing white space (and, with `shifted`, a common indentation)."""
     wanted = [_plain(line) for line in _lines(old)]
     whole = old.endswith("\n")
     if not any(wanted):
         return
     n_wanted = len(wanted)
-    lines = [_plain(file.line(n)) for n in range(1, file.n_lines + 1)]
-    first = wanted[0].lstrip(" \t")
-    for at in range(len(lines) - n_wanted + 1):
-        if lines[at].lstrip(" \t") != first:
-            continue
-        shift = _shift(wanted, lines[at : at + n_wanted], shifted)
+    most = MAX_VERIFIED // n_wanted + 1 if shifted else None
+    for at in islice(search.blocks_like(wanted), most):
+        shift = _shift(wanted, search.lines[at : at + n_wanted], shifted)
         if shift is None:
             continue
         replacement = _shift_text(new, shift)
         if replacement is None:
             continue
-        yield _whole_lines(file, at + 1, n_wanted, whole, _shift_text(old, shift) or old, replacement, shifted)
+        yield _whole_lines(search, at + 1, n_wanted, whole, _shift_text(old, shift) or old, replacement, shifted)
 
 
 def _lines(text: str) -> list[str]:
@@ -239,7 +303,8 @@ def _shift_text(text: str, shift: tuple[str, str]) -> str | None:
     return "\n".join(out)
 
 
-def _whole_lines(file: FileText, first: int, count: int, whole: bool, old: str, new: str, shifted: bool) -> Match:
+def _whole_lines(search: _Search, first: int, count: int, whole: bool, old: str, new: str, shifted: bool) -> Match:
+    file = search.file
     start = file.line_span(first)[0]
     last_start, end = file.line_span(first + count - 1)
     last = file.text[last_start:end]
@@ -248,20 +313,24 @@ def _whole_lines(file: FileText, first: int, count: int, whole: bool, old: str, 
     elif not last.endswith("\n"):
         new = new.removesuffix("\n")  # the file has no final newline there: it stays so
     note = "indentation" if shifted else "trailing white space"
-    return Match(start, end, _with_endings(file, start, end, old, new), note)
+    return Match(start, end, _with_endings(search, start, end, old, new), note)
 
 
 # ------------------------------------------------------------------------------------------------- line endings
-def _with_endings(file: FileText, start: int, end: int, old: str, new: str) -> str:
+_Block = tuple[bool, int, int, int, int]  # equal, old from, old to, new from, new to
+
+
+def _with_endings(search: _Search, start: int, end: int, old: str, new: str) -> str:
     """`new` with the file's own lines wherever a line of `old` is repeated, and the endings in use at that place."""
     if "\n" not in new:
         return new
+    file, old = search.file, old.replace("\r\n", "\n")
     present = _split_keeping(file.text[start:end])
-    old_lines, new_lines = _split_keeping(old.replace("\r\n", "\n")), _split_keeping(new)
-    if len(present) != len(old_lines):
+    new_lines = _split_keeping(new)
+    if len(present) != len(_split_keeping(old)):
         return _end_like(file, start, new_lines)
     out: list[str] = []
-    for equal, a, b, c, d in _blocks(old_lines, new_lines):
+    for equal, a, b, c, d in search.blocks(old, new):
         if equal:
             out += present[a:b]
             continue
@@ -271,12 +340,13 @@ def _with_endings(file: FileText, start: int, end: int, old: str, new: str) -> s
     return "".join(out)
 
 
-def _blocks(old: list[str], new: list[str]) -> Iterator[tuple[bool, int, int, int, int]]:
-    """Runs of equal and of differing lines, as (equal, old from, old to, new from, new to)."""
+def _blocks(old: list[str], new: list[str]) -> Iterator[_Block]:
+    """Runs of equal and of differing lines."""
     head, tail = _common_ends(old, new)
     yield True, 0, head, 0, head
     a, b, c, d = head, len(old) - tail, head, len(new) - tail
-    if (b - a) * (d - c) > MAX_COMPARED:
+    counts = Counter(new[c:d])
+    if sum(counts[line] for line in old[a:b]) > MAX_EQUAL:
         yield False, a, b, c, d
     else:
         for tag, i, j, k, m in difflib.SequenceMatcher(None, old[a:b], new[c:d], autojunk=False).get_opcodes():

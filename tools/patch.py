@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ from .placeholders import placeholder_in
 from .workspace import Place, Workspace
 
 _HEADER = re.compile(r"\*\*\* (Add|Update|Delete) File:\s*(.+?)\s*")
+MAX_PLACES = 50  # of a hunk, that are told apart
 _MOVE = re.compile(r"\*\*\* Move to:\s*(.+?)\s*")
 
 
@@ -88,7 +90,7 @@ class PatchTool(BaseTool):
         operations = parse_patch(arguments["patch"])
         places: dict[str, Place] = {path: context.place(path) for path in self.paths(arguments)}
         async with workspace.locked(*(place.path for place in places.values())):
-            changes = _plan(workspace, operations, places)
+            changes = await asyncio.to_thread(_plan, workspace, operations, places)
             workspace.commit(changes)
         lines = [_line(workspace, change) for change in changes]
         return ToolResult("\n".join(lines) + "".join(map(describe_faults, changes)), changes=changes)
@@ -268,7 +270,10 @@ def _place(path: str, file: FileText, hunk: Hunk, floor: int, number: int) -> Ma
     floor = max(floor, _below_anchor(path, file, hunk.anchor, floor))
     if not hunk.old:
         return _insertion(file, hunk, floor, new)
-    found = [match for match in find_lines(file, old, new) if match.start >= floor]
+    if hunk.at_end:
+        last = file.line_of(len(file.text)) - len(hunk.old)  # it begins there or below
+        floor = max(floor, file.line_span(max(last, 1))[0])
+    found = find_lines(file, old, new, MAX_PLACES, floor)
     if hunk.at_end:
         found = [match for match in found if match.end == len(file.text)]
     if not found:

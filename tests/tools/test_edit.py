@@ -147,6 +147,22 @@ def test_an_ambiguous_text_is_refused_with_every_line_number() -> None:
     assert edited(b"aaa", ("aa", "b"), replace_all=True) == b"ba"
 
 
+def test_the_work_on_a_long_or_repetitive_file_is_bounded(bench: Bench) -> None:
+    """Each of these took from seconds to minutes, all on one core and with nothing else going on."""
+    lines = ["".join(f"function f{i}(a,b){{return a+b*{i}}}" for i in range(40)) + f"//{n}" for n in range(2000)]
+    bench.put("min.js", "\n".join(lines))
+    told = bench.edit("min.js", (lines[700].replace("return", "retrun") + "x", "y")).text
+    assert "nearest" in told and "function f0" in told
+    bench.put("same.txt", "    x\n" * 20_000)
+    assert "not found" in bench.edit("same.txt", ("  x\n" * 2000 + "y\n", "z")).text
+    bench.put("braces.txt", "}\n{\n" * 2000)
+    assert "100 times or more" in bench.edit("braces.txt", ("}\n{\n" * 500, "{\n}\n}\n" * 300)).text
+    bench.put("spaces.txt", "a b c d\n" * 20_000)
+    assert "occurs 100 times or more, at lines 1, 2," in bench.edit("spaces.txt", (" ", "_")).text
+    assert not bench.edit("spaces.txt", (" ", "_"), replace_all=True).is_error
+    assert bench.get("spaces.txt") == b"a_b_c_d\n" * 20_000
+
+
 def test_a_missing_text_shows_the_nearest_lines_with_visible_blanks() -> None:
     said = refusal(
         b"def total(items):\n    result = sum(items)\n\treturn result  \n", ("    result = 0\n\treturn result\n", "x")
