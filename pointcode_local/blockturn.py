@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pointcode_local.blockparts import call_of, command_pattern, summary, told, wanted_text, what_ran
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
-from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, known_programs, test_command
+from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command
 from pointcode_local.context_files import mentions
 from pointcode_local.engine.types import ChatRequest, SamplingParams, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, Steered, TextDelta, ToolFinished
 from pointcode_local.failing import asks_to_fix, blamed, is_about_failing_tests, subjects
-from pointcode_local.merge import as_edit, merged
+from pointcode_local.merge import as_edit
 from pointcode_local.orders import (
     Order,
     identifiers,
@@ -29,13 +30,13 @@ from pointcode_local.orders import (
 from pointcode_local.piped import GIVEN
 from pointcode_local.replies import Reply
 from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
+from pointcode_local.smalltalk import ABOUT, is_small_talk
 from pointcode_local.turn import STUCK, Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024
 MAX_FILE_TOKENS = 2048
 MAX_COMMAND_TOKENS = 160
 COMMAND_TRIES = 2
-MAX_SHOWN_OUTPUT = 2000  # characters
 TRIES = 3
 SECOND_TRY = SamplingParams(
     temperature=0.7, top_p=0.9, seed=1
@@ -109,7 +110,7 @@ class BlockTurn(Turn):
             if self.denied:
                 break
         left = [f"{fault}." for name in targets if done and (fault := fault_note(name, files.text(name) or ""))]
-        self._conclude_with("\n".join([_summary(done), *left]))
+        self._conclude_with("\n".join([summary(done), *left]))
 
     def _show_file(self, name: str, text: str | None, part: Part | None = None) -> None:
         if text is None or (not text.strip() and part is not None):
@@ -139,7 +140,7 @@ class BlockTurn(Turn):
     ) -> tuple[ToolFinished | None, str]:
         """The result of the call that came of it (None: no call), and what to tell the model before another try."""
         present, fence = files.text(name), fence_of(part.text, name)
-        wanted = _wanted(name, part, is_new=present is None)
+        wanted = wanted_text(name, part, is_new=present is None)
         limit = (
             min(MAX_FILE_TOKENS, self._core.window.count_text(part.text) * 2 + 512) if part.text else MAX_FILE_TOKENS
         )
@@ -148,7 +149,7 @@ class BlockTurn(Turn):
         if body is None or reply.finish == "length":
             self._put_in_history(reply.text + f"\n{fence}", ())
             return None, "That only repeats itself. " if reply.is_stuck else "That was cut: it is too long. "
-        call = _call(name, body, part, present, text)
+        call = call_of(name, body, part, present, text)
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
             return None, f"That is the same text as before. {text}\n\n"
@@ -176,7 +177,7 @@ class BlockTurn(Turn):
         said = Reply(self._core.conversation.used_ids())
         self._begin_runner()
         results = await self._run(said, f"Renaming {old} to {new}.", *calls)
-        self._conclude_with(_summary(results))
+        self._conclude_with(summary(results))
         return True
 
     # ------------------------------------------------------------------------------------------- commands, questions
@@ -194,12 +195,12 @@ class BlockTurn(Turn):
         """Run a command as the person gave it; then mend what failed, if that was asked for."""
         result = await self._run_as_is(command)
         if self.denied:
-            self._conclude_with(_told(result))
+            self._conclude_with(told(result))
             return
         if not asks_to_fix(text):
             await self._tell(text, command, result, wants_answer=wants_answer(text.replace(command, "")))
             return
-        ran = _ran(command, result.text.strip())
+        ran = what_ran(command, result.text.strip())
         tests, sources = blamed(result.text, files.names, files.text) if result.is_error else ([], [])
         unclear = "\n\nI cannot tell which file is to blame." if result.is_error and not sources else ""
         self._conclude_with(ran + unclear)
@@ -209,7 +210,7 @@ class BlockTurn(Turn):
         self._core.emit(Steered(wish))
         await self._write_all(wish, Order("change", (sources[0],), (*tests[:1], sources[0])), files, sources[:1])
         if not self.denied:
-            self._conclude_with(_ran(command, (await self._run_as_is(command)).text.strip()))
+            self._conclude_with(what_ran(command, (await self._run_as_is(command)).text.strip()))
 
     async def _run_as_is(self, command: str) -> ToolFinished:
         said = Reply(self._core.conversation.used_ids())
@@ -232,14 +233,14 @@ class BlockTurn(Turn):
         results: list[ToolFinished] = []
         for _ in range(COMMAND_TRIES):
             wanted = f"{hint}Write the shell command for this."
-            reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=_command_pattern(text))
+            reply = await self._ask_for(wanted, "```sh\n", "\n```", MAX_COMMAND_TOKENS, pattern=command_pattern(text))
             command = (block_body(reply.text) or "").strip()
             results = await self._run(reply, f"```sh\n{command}\n```", ("shell", {"command": command}))
             if self.denied or not _MISTAKE.search(results[-1].text):
                 break
             hint = "That command did not work. "
         if self.denied:
-            self._conclude_with(_told(results[-1]))
+            self._conclude_with(told(results[-1]))
         else:
             await self._tell(text, command, results[-1], wants_answer=order.wants_answer)
 
@@ -247,11 +248,15 @@ class BlockTurn(Turn):
         """What was run and printed, behind a sentence of the model where the order asks for one."""
         said = await self._answer_to(f"Answer in a sentence: {text}") if wants_answer else ""
         answer = "" if said.startswith("```") or said.strip() in text else f"{said}\n\n"
-        ran = _ran(command, result.text.strip())
+        ran = what_ran(command, result.text.strip())
         self._conclude_with(answer + ran, unshown=f"\n\n{ran}" if said else ran)
 
     async def _question(self, text: str, order: Order, files: Files) -> None:
         core = self._core
+        if is_small_talk(text):
+            core.emit(ContextAdded("note", ABOUT))
+            self._conclude_with(await self._answer_to(""), unshown="")
+            return
         shown = list(order.shown)
         is_given = any(one.startswith(GIVEN) for one in core.conversation.pending)  # then the question is about that
         hits = [] if shown else files.hits(identifiers(text))
@@ -331,61 +336,3 @@ class BlockTurn(Turn):
             for path in (diff.path for diff in result.diffs if diff.after is not None):
                 self._core.changed[:] = [*(other for other in self._core.changed if other != path), path]
         return results
-
-
-def _wanted(name: str, part: Part, *, is_new: bool) -> str:
-    if is_new:
-        return f"Write the whole file {name}."
-    if part.is_whole:
-        rest = " Keep all other lines." if len(part.text.split("\n")) > 2 else ""  # a line alone has no others
-        return f"Write the whole file {name} with this change.{rest}"
-    return f"Write lines {part.first + 1} to {part.last} of {name} again with this change. Keep all other lines."
-
-
-def _call(name: str, body: str, part: Part, present: str | None, order: str) -> tuple[str, dict[str, Any]] | None:
-    """The call that makes the file what the model wrote; None when nothing changes."""
-    if present is None:
-        return "write", {"path": name, "content": body}
-    if not present.strip():
-        return "edit", {"path": name, "edits": [{"old": present, "new": body}]}
-    lines = present.splitlines(keepends=True)
-    new = merged(part.text, body, order)
-    whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
-    edit = as_edit(present, whole)
-    return None if edit is None else ("edit", {"path": name, "edits": [edit]})
-
-
-def _command_pattern(order: str) -> str:
-    """Lines that begin with a program of this machine, or one that the order names as ./it, up to the block's end."""
-    own = re.findall(r"(?<!\S)\./[\w./-]*\w", order)
-    known = "|".join(re.escape(name) for name in (*known_programs(), *own))
-    line = rf"({known})( [^\n`]*)?"
-    return rf"{line}(\n{line}){{0,3}}\n```"
-
-
-def _ran(command: str, output: str) -> str:
-    """What was run and what came of it."""
-    shown = f"`{command}`" if "\n" not in command else f"\n```sh\n{command}\n```\n"
-    if output in ("(no output)", "[no output]"):
-        return f"Ran {shown}, which printed nothing."
-    return f"Ran {shown}, which printed:\n{_output(output)}"
-
-
-def _output(text: str) -> str:
-    shown = (
-        text
-        if len(text) <= MAX_SHOWN_OUTPUT
-        else f"{text[: MAX_SHOWN_OUTPUT // 2]}\n…\n{text[-MAX_SHOWN_OUTPUT // 2 :]}"
-    )
-    return f"{fence_of(shown)}\n{shown}\n{fence_of(shown)}"
-
-
-def _told(result: ToolFinished) -> str:
-    """What came of a call, for the person: the advice that goes to the model with a refusal is left out."""
-    return f"Denied: {result.denied}." if result.denied else result.text.strip()
-
-
-def _summary(results: Sequence[ToolFinished]) -> str:
-    """What was done, from the last result of each file."""
-    last = {str(result.arguments.get("path", result.call_id)): _told(result) for result in results}
-    return "\n".join(last.values()) or "Nothing was changed: the new text was the same as before."

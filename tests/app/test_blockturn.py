@@ -233,3 +233,8 @@ def test_tests_are_run_what_failed_is_mended_and_they_are_run_again(tmp_path: Pa
 def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):
     model, answer, _ = play(tmp_path, "Run the tests and fix what fails", Makefile="test:\n\t@echo passed\n")
     assert not model.requests and "passed" in answer
+
+
+def test_a_greeting_is_answered_without_showing_files(tmp_path: Path):
+    model, answer, _ = play(tmp_path, "hi", say("Hello!"), a_py="x = 1\n")
+    assert answer == "Hello!" and "x = 1" not in str(model.requests[0].messages)

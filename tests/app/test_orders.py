@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pointcode_local.orders import identifiers, named_files, read_order, rename_words
+from pointcode_local.smalltalk import is_small_talk
 
 KNOWN = ["app.py", "lib/util.py", "test_app.py", "Makefile", "notes.txt", "a/same.py", "b/same.py"]
 
@@ -91,3 +92,22 @@ def test_names_in_code_are_told_from_words():
 )
 def test_the_old_and_the_new_name_are_found(text: str, body: str, names: tuple[str, str]):
     assert rename_words(text, body) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "is_talk"),
+    [
+        ("hi", True),
+        ("Hello, can you help me?", True),
+        ("What can you do?", True),
+        ("Thanks, that works!", True),
+        ("ok", True),
+        ("What is in this folder?", False),
+        ("test.py fails. Why?", False),
+        ("Hi, what does app.py do?", False),
+        ("help.py is empty. Why?", False),
+        ("What do you think of the cart?", False),
+    ],
+)
+def test_a_greeting_is_not_about_the_files(text: str, is_talk: bool):
+    assert is_small_talk(text) == is_talk

@@ -1,0 +1,73 @@
+"""Pieces of a small model's turn without state: what it is told, the call of a block, what is said of results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pointcode_local.blocks import fence_of
+from pointcode_local.commandlines import known_programs
+from pointcode_local.events import ToolFinished
+from pointcode_local.merge import as_edit, merged
+from pointcode_local.shown_files import Part
+
+MAX_SHOWN_OUTPUT = 2000  # characters
+
+
+def wanted_text(name: str, part: Part, *, is_new: bool) -> str:
+    if is_new:
+        return f"Write the whole file {name}."
+    if part.is_whole:
+        rest = " Keep all other lines." if len(part.text.split("\n")) > 2 else ""  # a line alone has no others
+        return f"Write the whole file {name} with this change.{rest}"
+    return f"Write lines {part.first + 1} to {part.last} of {name} again with this change. Keep all other lines."
+
+
+def call_of(name: str, body: str, part: Part, present: str | None, order: str) -> tuple[str, dict[str, Any]] | None:
+    """The call that makes the file what the model wrote; None when nothing changes."""
+    if present is None:
+        return "write", {"path": name, "content": body}
+    if not present.strip():
+        return "edit", {"path": name, "edits": [{"old": present, "new": body}]}
+    lines = present.splitlines(keepends=True)
+    new = merged(part.text, body, order)
+    whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
+    edit = as_edit(present, whole)
+    return None if edit is None else ("edit", {"path": name, "edits": [edit]})
+
+
+def command_pattern(order: str) -> str:
+    """Lines that begin with a program of this machine, or one that the order names as ./it, up to the block's end."""
+    own = re.findall(r"(?<!\S)\./[\w./-]*\w", order)
+    known = "|".join(re.escape(name) for name in (*known_programs(), *own))
+    line = rf"({known})( [^\n`]*)?"
+    return rf"{line}(\n{line}){{0,3}}\n```"
+
+
+def what_ran(command: str, output: str) -> str:
+    """What was run and what came of it."""
+    shown = f"`{command}`" if "\n" not in command else f"\n```sh\n{command}\n```\n"
+    if output in ("(no output)", "[no output]"):
+        return f"Ran {shown}, which printed nothing."
+    return f"Ran {shown}, which printed:\n{_output(output)}"
+
+
+def _output(text: str) -> str:
+    shown = (
+        text
+        if len(text) <= MAX_SHOWN_OUTPUT
+        else f"{text[: MAX_SHOWN_OUTPUT // 2]}\n…\n{text[-MAX_SHOWN_OUTPUT // 2 :]}"
+    )
+    return f"{fence_of(shown)}\n{shown}\n{fence_of(shown)}"
+
+
+def told(result: ToolFinished) -> str:
+    """What came of a call, for the person: the advice that goes to the model with a refusal is left out."""
+    return f"Denied: {result.denied}." if result.denied else result.text.strip()
+
+
+def summary(results: Sequence[ToolFinished]) -> str:
+    """What was done, from the last result of each file."""
+    last = {str(result.arguments.get("path", result.call_id)): told(result) for result in results}
+    return "\n".join(last.values()) or "Nothing was changed: the new text was the same as before."
