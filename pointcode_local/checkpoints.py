@@ -11,14 +11,18 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
+from pointcode_local.own_files import replace_file
+from pointcode_local.tools.atomic import apply_changes, read_bytes_or_none
+from pointcode_local.tools.base import FileChange
+from pointcode_local.tools.folders import open_folder
 from pointcode_local.tools.regular import MAX_CHANGED_BYTES, read_regular
 from pointcode_local.tree_watch import TreeChanges
 
@@ -179,61 +183,81 @@ class Checkpoints:
         """Forget everything."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _move(self, turn: int, kind: _Kind, moves: Iterable[_Move]) -> Undone:
-        restored: list[Path] = []
-        skipped: list[Path] = []
-        for move in moves:
-            (restored if self._restore(move) else skipped).append(move.path)
+    def _move(self, turn: int, kind: _Kind, moves: Sequence[_Move]) -> Undone:
+        """Make the moves that can be made, all of them or, where one fails, none; raises ToolError or OSError."""
+        changes = [(move, change) for move in moves if (change := self._change(move)) is not None]
+        apply_changes((change for _, change in changes), even_read_only=True)
+        for move, _ in changes:
+            _settle(move)
         self._note(turn, kind, self.folder, "", 0)
-        return Undone(tuple(restored), tuple(skipped))
+        made = {move.path for move, _ in changes}
+        return Undone(
+            tuple(m.path for m in moves if m.path in made), tuple(m.path for m in moves if m.path not in made)
+        )
 
-    def _restore(self, move: _Move) -> bool:
-        path = move.path
-        if path.exists() and not _can_be_kept(path):
-            return False
-        present = _bytes(path)
-        if _hash(present) != move.now or not (move.then == "" or (self.folder / move.then).exists()):
-            return False
+    def _change(self, move: _Move) -> FileChange | None:
+        """What a move does now; None when somebody changed the file since, or put a link where it was."""
+        try:
+            if move.path.exists() and not _can_be_kept(move.path):
+                return None
+            present = read_bytes_or_none(move.path)
+            then = (self.folder / move.then).read_bytes() if move.then else None
+        except OSError:
+            return None
+        if _hash(present) != move.now:
+            return None
         self._keep(present)  # for the way back
-        if not move.then:
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something else is in it by now
-                for folder in list(path.parents)[: move.n_folders]:
-                    folder.rmdir()
-            return True
-        mode = move.mode or (stat.S_IMODE(path.stat().st_mode) if present is not None else 0o644)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".pointcode-", delete=False) as temporary:
-            temporary.write((self.folder / move.then).read_bytes())
-        Path(temporary.name).chmod(mode)
-        Path(temporary.name).replace(path.resolve())
-        return True
+        return FileChange(move.path, present, then)
 
     def _keep(self, data: bytes | None) -> str:
         name = _hash(data)
         if data is not None and not (self.folder / name).exists():
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            partial = self.folder / f"{name}.partial"
-            partial.write_bytes(data)
-            partial.replace(self.folder / name)
+            replace_file(self.folder / name, data)
         return name
 
     def _note(self, turn: int, kind: _Kind, path: Path, sha256: str, mode: int, n_folders: int = 0) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         record = {"turn": turn, "kind": kind, "path": os.fsencode(path).hex(), "sha256": sha256, "mode": mode}
         record |= {"folders": n_folders} if n_folders else {}
-        with (self.folder / "index.jsonl").open("ab") as file:
-            file.write(json.dumps(record).encode() + b"\n")
+        with (self.folder / "index.jsonl").open("a+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            torn = file.read(1) not in (b"", b"\n")  # the process was killed, or the disk was full
+            file.write(b"\n" * torn + json.dumps(record).encode() + b"\n")
 
     def _records(self) -> list[dict[str, Any]]:
         index = self.folder / "index.jsonl"
         records: list[dict[str, Any]] = []
         for line in index.read_bytes().splitlines() if index.exists() else ():
             try:
-                records.append(json.loads(line))
-            except ValueError:  # half written when the process was killed
+                record = json.loads(line)
+            except (ValueError, RecursionError):  # half written when the process was killed
                 continue
+            if _is_record(record):
+                records.append(record)
         return records
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict):
+        return False
+    kinds = {"turn": int, "kind": str, "path": str, "sha256": str, "mode": int, "folders": int}
+    found = cast(dict[str, Any], {"folders": 0, **record})
+    if not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
+        return False
+    is_path = re.fullmatch("(?:[0-9a-f]{2})+", found["path"]) is not None
+    return is_path and found["kind"] in get_args(_Kind) and re.fullmatch("[0-9a-f]*", found["sha256"]) is not None
+
+
+def _settle(move: _Move) -> None:
+    """The mode that the file had, or the folders that came with it gone."""
+    with contextlib.suppress(OSError):  # something else is in it by now
+        if move.then and move.mode:
+            with open_folder(move.path.parent) as folder:
+                os.chmod(move.path.name, move.mode, dir_fd=folder.descriptor)
+        for above in () if move.then else list(move.path.parents)[: move.n_folders]:
+            above.rmdir()
 
 
 def _can_be_kept(path: Path) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from pointcode_local.events import MODES
 from pointcode_local.extensions import Hook, McpServer, parse_hooks, parse_servers, scripts_of
+from pointcode_local.own_files import one_at_a_time, replace_file
 from pointcode_local.tools.regular import read_regular
 
 MAX_BYTES = 1 << 20  # of a settings file
@@ -324,11 +325,9 @@ def _digest(path: Path, data: bytes) -> str:
 
 def trust(path: Path, places: Places) -> None:
     """Trust the present bytes of a project's file."""
-    known = {**_trusted(places), str(path.resolve()): _digest(path, _read(path) or b"")}
-    places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = places.trust_file.with_suffix(".partial")
-    partial.write_text(json.dumps(known, indent=1) + "\n")
-    partial.replace(places.trust_file)
+    with one_at_a_time(places.trust_file):
+        known = {**_trusted(places), str(path.resolve()): _digest(path, _read(path) or b"")}
+        replace_file(places.trust_file, json.dumps(known, indent=1).encode() + b"\n")
 
 
 def _trusted(places: Places) -> dict[str, str]:
@@ -379,20 +378,18 @@ def write_value(places: Places, name: str, text: str, check_rule: Callable[[str]
         check_value(name, value, check_rule)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    data = _read(places.user_file) or b""
-    try:
-        document: Any = tomlkit.parse(data.decode())
-    except (TOMLKitError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{places.user_file}: {error}") from error
-    table = document
-    if "." in name:
-        section, name = name.split(".", 1)
-        table = document.setdefault(section, tomlkit.table())
-    table[name] = value
-    places.config.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = places.user_file.with_suffix(".partial")
-    partial.touch(mode=0o600)  # it may hold a key
-    if os.path.exists(places.user_file):  # noqa: PTH110
-        partial.chmod(places.user_file.stat().st_mode & (0o700 if name == "api_key" else 0o777))
-    partial.write_text(tomlkit.dumps(document))
-    partial.replace(places.user_file)
+    with one_at_a_time(places.user_file):
+        data = _read(places.user_file)
+        try:
+            document: Any = tomlkit.parse((data or b"").decode())
+        except (TOMLKitError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{places.user_file}: {error}") from error
+        table = document
+        if "." in name:
+            section, name = name.split(".", 1)
+            table = document.setdefault(section, tomlkit.table())
+            if not isinstance(table, dict):
+                raise ConfigError(f"{places.user_file}: {section} must be a table, got {table!r}")
+        table[name] = value
+        mode = 0o600 if data is None else places.user_file.stat().st_mode & (0o700 if name == "api_key" else 0o777)
+        replace_file(places.user_file, tomlkit.dumps(document).encode(), mode)

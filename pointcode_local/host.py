@@ -35,6 +35,7 @@ from pointcode_local.frontend import (
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
 from pointcode_local.session import SessionError, SessionLog, SessionStore
+from pointcode_local.tools.base import ToolError
 from pointcode_local.trace_file import last_trace
 from pointcode_local.turn import AgentLimits
 from pointcode_local.unified import file_change
@@ -244,8 +245,8 @@ class AppHost:
         checkpoints = self._checkpoints(self._log.id)
         try:
             moved = checkpoints.undo() if way == "undo" else checkpoints.redo()
-        except OSError as error:
-            raise HostError(f"{way} failed: {error.strerror}: {error.filename}") from error
+        except (OSError, ToolError) as error:
+            raise HostError(f"{way} failed, nothing was changed: {error}") from error
         text = moved.told(done, self._shown)
         if text and self._agent is not None:
             self._agent.note(f"{note}: {text}.")

@@ -68,11 +68,9 @@ class AppHosts:
             log, events = self._store.open(session_id)
         except SessionError:
             return
-        try:
-            if not any(isinstance(event, TurnStarted) for event in events):
-                self.remove(session_id)
-        finally:
-            log.close()
+        log.close()
+        if not any(isinstance(event, TurnStarted) for event in events):
+            self.remove(session_id)
 
     async def close(self) -> bool:
         """Free the models; False when one was still loading, in a thread that goes on."""

@@ -6,6 +6,7 @@ line revokes one.
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pointcode_local.config import Settings
+from pointcode_local.own_files import one_at_a_time, replace_file
 from pointcode_local.permission import (
     Allow,
     Ask,
@@ -30,6 +32,8 @@ from pointcode_local.tools.base import Tool
 from pointcode_local.tools.read import ReadTool
 from pointcode_local.tools.sandbox import SandboxPolicy, default_policy
 from pointcode_local.tools.workspace import Workspace
+
+log = logging.getLogger(__name__)
 
 
 def rule_problem(rule: str) -> str:
@@ -53,20 +57,22 @@ class AlwaysRules:
         return tuple(rule for rule in rules if not rule_problem(rule))
 
     def add(self, root: Path, rule: str) -> None:
-        """Keep one more rule."""
+        """Keep one more rule; a damaged file is put aside, not overwritten. Raises OSError or ValueError."""
         import tomlkit
 
-        known = self._load()
-        known[str(root)] = list(dict.fromkeys([*known.get(str(root), []), rule]))
-        document = tomlkit.document()
-        for folder, rules in known.items():
-            lines = tomlkit.array().multiline(True)
-            lines.extend(rules)
-            document[folder] = lines
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(tomlkit.dumps(document), encoding="utf-8")
-        partial.replace(self.path)
+        with one_at_a_time(self.path):
+            known = self._load()
+            if not known and self.path.exists() and self.path.stat().st_size:
+                aside = self.path.with_suffix(f".damaged-{self.path.stat().st_mtime_ns}.toml")
+                log.warning("%s cannot be read; it is kept as %s", self.path, aside.name)
+                self.path.rename(aside)
+            known[str(root)] = list(dict.fromkeys([*known.get(str(root), []), rule]))
+            document = tomlkit.document()
+            for folder, rules in known.items():
+                lines = tomlkit.array().multiline(True)
+                lines.extend(rules)
+                document[folder] = lines
+            replace_file(self.path, tomlkit.dumps(document).encode())
 
     def _load(self) -> dict[str, list[str]]:
         try:
@@ -125,7 +131,7 @@ class RulePolicy:
     def remember(self, rule: str) -> None:
         """Allow what `rule` covers from now on, in this folder."""
         self._rules = self._rules.with_rule("allow", rule)
-        self._always.add(self._root, rule)
+        self._always.add(self._root, rule)  # may raise: it holds in this session all the same
 
     def may_read(self, path: Path) -> bool:
         """May this file be shown to the model without asking?"""

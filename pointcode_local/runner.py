@@ -20,6 +20,7 @@ from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.engine.types import ToolCall, ToolSpec
 from pointcode_local.events import (
     AgentEvent,
+    ErrorRaised,
     FileDiff,
     PermissionAnswered,
     PermissionAsked,
@@ -33,12 +34,12 @@ from pointcode_local.events import (
 from pointcode_local.tools.arguments import find_tool, usage, validate
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
 from pointcode_local.tree_watch import TreeWatch
+from pointcode_local.unified import call_change
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
 NOBODY = "Nobody is there to answer. Decide yourself, and say in your answer what you assumed."
 MAX_PARTIAL_CHARS = 20_000
-MAX_DIFF_BYTES = 256 * 1024
 STOP_TIMEOUT_S = 2.0
 
 
@@ -66,7 +67,7 @@ class Policy(Protocol):
         ...
 
     def remember(self, rule: str) -> None:
-        """Allow what `rule` covers from now on."""
+        """Allow what `rule` covers from now on; raises OSError or ValueError when only this session will know."""
         ...
 
     def may_read(self, path: Path) -> bool:
@@ -247,7 +248,7 @@ class CallRunner:
                 known = answer if answer in ("once", "always") else "deny"
                 self._do.emit(PermissionAnswered(call.id, known))
             if answer == "always" and decision.rule:
-                self._box.policy.remember(decision.rule)
+                self._remember(decision.rule)
             if answer in ("once", "always"):
                 self._agreed.add(call.id)
                 self._asked[call.id] = decision
@@ -257,6 +258,12 @@ class CallRunner:
                 if self._box.interactive
                 else f"permission needed and nobody to ask: {decision.reason or 'not allowed by a rule'}"
             )
+
+    def _remember(self, rule: str) -> None:
+        try:
+            self._box.policy.remember(rule)
+        except (OSError, ValueError) as error:
+            self._do.emit(ErrorRaised(f'"always" holds in this session only, it could not be kept: {error}'))
 
     def _preview(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[FileChange, ...]:
         try:
@@ -377,7 +384,7 @@ class CallRunner:
         self._do.emit(event)
 
     def _diffs(self, changes: tuple[FileChange, ...]) -> tuple[FileDiff, ...]:
-        return tuple(FileDiff(self._shown(c.path), _for_people(c.before), _for_people(c.after)) for c in changes)
+        return tuple(call_change(self._shown(c.path), c.before, c.after) for c in changes)
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self._box.root)) if path.is_relative_to(self._box.root) else str(path)
@@ -389,11 +396,3 @@ def _fitted(tool: Tool, written: str) -> dict[str, Any] | str:
         return validate(tool, parse_arguments(written))
     except ArgumentError as error:
         return f"{error}. {usage(tool)}"
-
-
-def _for_people(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    if len(data) > MAX_DIFF_BYTES:
-        return f"({len(data):,} bytes)"
-    return data.decode("utf-8", "replace")

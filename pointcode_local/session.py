@@ -15,8 +15,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pointcode_local.events import (
     AgentEvent,
@@ -77,11 +78,9 @@ class SessionLog:
         self.path = path
         self._is_torn = False  # the last line was not written, or not wholly
         self._file = path.open("x+b" if new else "r+b", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(self._file):
             self._file.close()
-            raise SessionError(f"session {header.id} is open in another pointcode; use --fork {header.id}") from None
+            raise SessionError(f"session {header.id} is open in another pointcode; use --fork {header.id}")
         if new:
             self._write(
                 {
@@ -195,9 +194,12 @@ class SessionStore:
         return sorted(infos, key=lambda info: (info.updated_s, info.id), reverse=True)
 
     def remove(self, session_id: str) -> Path:
-        """Delete a session's log; returns the path that it had."""
+        """Delete a session's log; returns the path that it had. Raises SessionError when it is open somewhere."""
         path = self.find(session_id)
-        path.unlink()
+        with path.open("rb") as file:
+            if not _lock(file):
+                raise SessionError(f"session {path.stem} is open in another pointcode; end that first")
+            path.unlink()
         return path
 
     def find(self, session_id: str) -> Path:
@@ -214,6 +216,17 @@ class SessionStore:
 
     def _path(self, session_id: str) -> Path:
         return self.root / f"{session_id}.jsonl"
+
+
+def _lock(file: BinaryIO | FileIO) -> bool:
+    """Take an open log for this process; False when another has it. Where there are no locks everybody may."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.warning("sessions cannot be locked here: %s", error)
+    return True
 
 
 def _load_line(line: bytes) -> Any:

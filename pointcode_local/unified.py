@@ -1,4 +1,4 @@
-"""What became of a file, for `/diff`: as a `FileDiff`, and that as a unified diff."""
+"""What became of a file, as a `FileDiff` and that as a unified diff: for `/diff`, and of one call."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import difflib
 from pathlib import Path
 
 from pointcode_local.events import FileDiff
-from pointcode_local.tools.regular import read_regular
+from pointcode_local.tools.regular import MAX_CHANGED_BYTES, read_regular
 
 MAX_BYTES = 1 << 20
+MAX_CALL_BYTES = 256 << 10
 
 
 def file_change(name: str, before: bytes | None, path: Path) -> FileDiff | None:
     """From `before` (None: there was no file) to what is at `path` now; None when they are equal."""
     try:
-        after: bytes | None = read_regular(path)
+        after: bytes | None = read_regular(path, MAX_CHANGED_BYTES + 1)
     except OSError:
         after = None
     if before == after:
@@ -22,6 +23,14 @@ def file_change(name: str, before: bytes | None, path: Path) -> FileDiff | None:
     if any(data is not None and (len(data) > MAX_BYTES or b"\0" in data) for data in (before, after)):
         return FileDiff(name, _size(before), _size(after))
     return FileDiff(name, _text(before), _text(after))
+
+
+def call_change(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
+    """What one call made of a file; of a large one only its size."""
+    shown = [
+        f"({len(data):,} bytes)" if data and len(data) > MAX_CALL_BYTES else _text(data) for data in (before, after)
+    ]
+    return FileDiff(name, *shown)
 
 
 def _size(data: bytes | None) -> str | None:

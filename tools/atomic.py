@@ -66,16 +66,18 @@ class _Staged:
         return self.change.path.name
 
 
-def apply_changes(changes: Iterable[FileChange]) -> None:
+def apply_changes(changes: Iterable[FileChange], *, even_read_only: bool = False) -> None:
     """Make all changes or none; raises ToolError or OSError with every file as it was.
 
     Paths are absolute with links resolved; only the last name of one that goes may be a link. `before` must be the
-    present bytes (checked again here).
+    present bytes (checked again here). A file without write permission is an error, or not with `even_read_only`.
     """
     staged: list[_Staged] = []
     made: list[Path] = []
     try:
         for change in changes:
+            if not even_read_only:
+                require_writable(change.path)
             _stage(change, staged, made)
         for item in staged:
             _commit(item, may_go_back=len(staged) > 1)
@@ -117,7 +119,6 @@ def require_writable(path: Path) -> None:
 
 def _stage(change: FileChange, staged: list[_Staged], made: list[Path]) -> None:
     path = change.path
-    require_writable(path)
     folder = open_folder(path.parent, None if change.after is None else made.append)
     item = _Staged(change, folder, seen=_look(folder, path.name))
     staged.append(item)

@@ -11,6 +11,7 @@ import pytest
 from pointcode_local.events import (
     AgentEvent,
     Answer,
+    ErrorRaised,
     ModeChanged,
     PermissionAnswered,
     PermissionAsked,
@@ -53,6 +54,23 @@ def test_the_person_decides(tmp_path: Path, answer: str, runs: bool):
     assert bool(of_type(events, ToolStarted)) == runs
     assert len(of_type(events, PermissionAsked)) == (1 if answer == "always" else 2)
     assert policy.remembered == (["write(*)"] if answer == "always" else [])
+
+
+def test_an_answer_that_cannot_be_kept_counts_and_is_told(tmp_path: Path):
+    class FullDisk(FakePolicy):
+        def remember(self, rule: str) -> None:
+            raise OSError(28, "No space left on device")
+
+    model = ScriptedModel(call("write"), say("ok"))
+    bench = Bench(tmp_path, model, [FakeTool("write", access="write")], policy=FullDisk(write="ask"), interactive=True)
+
+    def on_event(event: AgentEvent) -> None:
+        if isinstance(event, PermissionAsked):
+            bench.agent.send(Answer(event.call_id, "always"))
+
+    events = bench.play(on_event=on_event)
+    assert len(of_type(events, ToolStarted)) == 1 and end_of(events).outcome == "done"
+    assert "No space left" in of_type(events, ErrorRaised)[0].message
 
 
 def test_a_withheld_tool_is_denied_with_the_reason(tmp_path: Path):

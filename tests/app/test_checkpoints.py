@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pointcode_local.checkpoints import Checkpoints
 
@@ -170,3 +175,78 @@ def test_folders_that_a_write_made_go_with_the_file(tmp_path: Path):
     assert store.undo().restored == (path,)
     assert list((tmp_path / "ws").iterdir()) == []
     assert store.redo().restored == (path,) and path.read_text() == "x"
+
+
+def test_undo_does_not_write_through_a_link_that_took_the_place_of_a_folder(tmp_path: Path) -> None:
+    store, folder, outside = Checkpoints(tmp_path / "state"), tmp_path / "d", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "keys").write_bytes(b"theirs")
+    change(store, 1, folder / "keys", None)
+    folder.rmdir()
+    folder.symlink_to(outside)
+    undone = store.undo()
+    assert undone.restored == () and undone.skipped == (folder / "keys",) and list(outside.iterdir()) == []
+
+
+def test_what_a_command_made_read_only_is_undone(tmp_path: Path) -> None:
+    store, made, changed = Checkpoints(tmp_path / "state"), tmp_path / "made", tmp_path / "changed"
+    changed.write_bytes(b"old")
+    changed.chmod(0o640)
+    store.before(1, [made, changed])
+    for path in (made, changed):
+        path.write_bytes(b"new")
+        path.chmod(0o444)
+    store.after(1, [made, changed])
+    assert set(store.undo().restored) == {made, changed}
+    assert not made.exists() and changed.read_bytes() == b"old" and changed.stat().st_mode & 0o777 == 0o640
+
+
+def test_an_undo_that_fails_half_way_changes_nothing_and_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, a, b = Checkpoints(tmp_path / "state"), tmp_path / "a", tmp_path / "b"
+    for path in (a, b):
+        path.write_bytes(b"old")
+        change(store, 1, path, b"new")
+    real = os.replace
+
+    def failing(old: str, new: str, **folders: int) -> None:
+        if new == "b":
+            raise OSError(28, "No space left on device")
+        real(old, new, **folders)
+
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space"):
+        full.setattr(os, "replace", failing)
+        store.undo()
+    assert a.read_bytes() == b.read_bytes() == b"new"
+    assert set(store.undo().restored) == {a, b} and a.read_bytes() == b.read_bytes() == b"old"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_damage_there_is_in_the_index_the_rest_can_be_undone(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("d")
+    store, path = Checkpoints(tmp_path / "state"), tmp_path / "f"
+    junk = data.draw(
+        st.sampled_from([b"[1]\n", b"null\n", b'{"turn": 1}\n', b'{"turn": "x", "kind": "undone"}\n', b"{" * 9999])
+        | st.binary(max_size=40)
+        | st.builds(
+            lambda key, value: json.dumps(
+                {"turn": 1, "kind": "before", "path": "2f78", "sha256": "", "mode": 0} | {key: value}
+            ).encode(),
+            st.sampled_from(["turn", "kind", "path", "sha256", "mode", "folders"]),
+            st.none() | st.text(max_size=3) | st.integers() | st.lists(st.integers(), max_size=1),
+        )
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/index.jsonl").write_bytes(junk)
+    path.write_bytes(b"old")
+    change(store, 7, path, b"new")
+    assert store.last_turn() >= 7 or b"9" in junk
+    restored: list[Path] = []
+    for _ in range(3):
+        restored += store.undo().restored
+    assert path in restored and path.read_bytes() == b"old"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,45 @@ def test_mcp_servers_are_read_with_everything_that_may_be_set(places: Places, pr
         user_file(places, wrong)
         with pytest.raises(ConfigError, match="mcp_servers"):
             load_settings(places, project, {}, {})
+
+
+def test_a_damaged_file_of_always_answers_is_put_aside_and_not_overwritten(tmp_path: Path):
+    file = tmp_path / "state/always.toml"
+    file.parent.mkdir()
+    file.write_text('["/a"]\n"/b" = ["edit(x)"\n')
+    AlwaysRules(file).add(tmp_path, "edit(src/*)")
+    assert AlwaysRules(file).of(tmp_path) == ("edit(src/*)",)
+    aside = next(path for path in file.parent.iterdir() if ".damaged-" in path.name)
+    assert aside.read_text() == '["/a"]\n"/b" = ["edit(x)"\n'
+
+
+def test_always_answers_of_several_processes_are_all_kept(tmp_path: Path):
+    file = tmp_path / "always.toml"
+
+    def answer(number: int) -> None:
+        for each in range(5):
+            AlwaysRules(file).add(tmp_path, f"edit({number}/{each})")
+
+    with ThreadPoolExecutor(4) as pool:  # each opens the file anew, as a process does
+        list(pool.map(answer, range(4)))
+    assert len(AlwaysRules(file).of(tmp_path)) == 20
+
+
+def test_a_settings_file_that_is_a_link_stays_one(places: Places, tmp_path: Path):
+    dotfiles = tmp_path / "dotfiles.toml"
+    dotfiles.write_text("# mine\n")
+    dotfiles.chmod(0o640)
+    places.config.mkdir(parents=True)
+    places.user_file.symlink_to(dotfiles)
+    write_value(places, "theme", "dark")
+    assert places.user_file.is_symlink() and dotfiles.read_text() == '# mine\ntheme = "dark"\n'
+    assert dotfiles.stat().st_mode & 0o777 == 0o640
+    write_value(places, "api_key", "k")
+    assert dotfiles.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_section_that_is_no_table_is_told_when_a_key_of_it_is_set(places: Places):
+    user_file(places, "permissions = 3\n")
+    with pytest.raises(ConfigError, match="permissions must be a table"):
+        write_value(places, "permissions.deny", '["shell(rm *)"]')
+    assert places.user_file.read_text() == "permissions = 3\n"

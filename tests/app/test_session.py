@@ -228,8 +228,9 @@ def test_ids_may_be_shortened_and_wrong_ones_are_errors(store: SessionStore, tmp
 
 def test_a_session_is_open_only_once(store: SessionStore, tmp_path: Path):
     log = store.create(tmp_path)
-    with pytest.raises(SessionError, match="open in another"):
-        store.open(log.id)
+    for attempt in (store.open, store.remove):
+        with pytest.raises(SessionError, match="open in another"):
+            attempt(log.id)
     log.close()
     store.open(log.id)[0].close()
 
