@@ -7,10 +7,10 @@ and leaves a balanced stream and a valid history. Every event goes to the sessio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pointcode_local import context_files
 from pointcode_local.blockturn import BlockTurn
@@ -91,16 +91,30 @@ class Agent:
         waiting: list[str] = [prompt, *self._queue]
         while waiting:
             self._queue = waiting[1:]
-            async with aclosing(self._play(waiting[0])) as events:
+            async with aclosing(self._play(self._turn(waiting[0]))) as events:
                 async for event in events:
                     yield event
             waiting = [] if self._cancelled else [*self._core.take_steers(), *self._queue]
 
-    async def _play(self, prompt: str) -> AsyncGenerator[AgentEvent, None]:
-        """The events of one turn, which runs in a task of its own."""
+    async def compact(self) -> AsyncGenerator[AgentEvent, None]:
+        """Shorten the conversation now, all but its first message and the last answer. Not during a turn."""
+        async with aclosing(self._play(self._shorten())) as events:
+            async for event in events:
+                yield event
+
+    async def _shorten(self) -> None:
+        try:
+            await Turn(self._core, self._n_turns).compact(hard=True)
+        except EngineError as error:
+            self._emit(ErrorRaised(str(error), isinstance(error, CapacityError | BackendError)))
+        except asyncio.CancelledError:
+            pass  # nothing was left out
+
+    async def _play(self, work: Coroutine[Any, Any, None]) -> AsyncGenerator[AgentEvent, None]:
+        """The events of one turn, or of a compaction, which runs in a task of its own."""
         self._events = asyncio.Queue()
         self._cancelled = False
-        task = self._task = asyncio.create_task(self._turn(prompt), name="agent turn")
+        task = self._task = asyncio.create_task(work, name="agent turn")
         task.add_done_callback(lambda _: self._events.put_nowait(None))
         try:
             while (event := await self._events.get()) is not None:

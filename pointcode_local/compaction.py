@@ -28,12 +28,20 @@ TRIES = 2
 
 
 async def compact(
-    model: ChatModel, conversation: Conversation, tools: Sequence[ToolSpec], window: Window, attempt: int
+    model: ChatModel,
+    conversation: Conversation,
+    tools: Sequence[ToolSpec],
+    window: Window,
+    attempt: int,
+    *,
+    hard: bool = False,
 ) -> CompactionFinished | None:
-    """The event that shortens the conversation; None when there is nothing to drop. `attempt` 1 drops more than 0."""
+    """The event that shortens the conversation; None when there is nothing to drop. `attempt` 1 drops more than 0;
+    `hard`: of the recent part only the last answer stays, however much room there is."""
     messages = conversation.messages[1:]
     n_head = _head(messages, window, attempt)
-    first_kept = _first_kept(messages, n_head, window, attempt)
+    budget = 0 if hard else window.limit // (10 if attempt else 4)
+    first_kept = _first_kept(messages, n_head, window, budget, must_keep=not attempt)
     dropped = messages[n_head:first_kept]
     if not dropped:
         return None
@@ -53,14 +61,12 @@ def _head(messages: Sequence[Message], window: Window, attempt: int) -> int:
     return 0 if attempt and window.count_text(messages[0].content) > window.limit // 4 else 1
 
 
-def _first_kept(messages: Sequence[Message], n_head: int, window: Window, attempt: int) -> int:
-    """Where the recent part begins: as much as fits a quarter (then a tenth) of the context, never inside a call.
+def _first_kept(messages: Sequence[Message], n_head: int, window: Window, budget: int, *, must_keep: bool) -> int:
+    """Where the recent part begins: as many messages as fit `budget` tokens, never inside a call.
 
-    The first attempt keeps the last exchange in any case: the model may not have seen its results yet.
+    `must_keep`: the last exchange stays in any case: the model may not have seen its results yet.
     """
-    budget = window.limit // (10 if attempt else 4)
     first = len(messages)
-    must_keep = not attempt
     for i in range(len(messages) - 1, n_head - 1, -1):
         budget -= window.count_text(_as_text(messages[i]))
         if budget < 0 and not must_keep:

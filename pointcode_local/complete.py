@@ -31,6 +31,7 @@ class SlashCommand:
 COMMANDS = (
     SlashCommand("help", "keys and commands"),
     SlashCommand("clear", "start a new, empty session"),
+    SlashCommand("compact", "shorten the conversation to the model's own notes"),
     SlashCommand("resume", "go back to an earlier session", "[id]"),
     SlashCommand("name", "name this session for lists", "<name>"),
     SlashCommand("undo", "restore the files that the last turn changed"),

@@ -125,6 +125,10 @@ class AgentLike(Protocol):
         """Play one turn (and those queued meanwhile); ends after the last `TurnFinished`."""
         ...
 
+    def compact(self) -> AsyncIterator[AgentEvent]:
+        """Shorten the conversation now; a stream as that of `run`, and not while one runs."""
+        ...
+
     def send(self, command: Command) -> None:
         """Hand in an answer, a mode change, or a prompt for the running turn. Never blocks."""
         ...

@@ -161,8 +161,9 @@ class LinePrinter:
                 self.line(f"(queued: {one_line(prompt, 60)})", "dim")
             case CompactionStarted(context_tokens=tokens):
                 self.line(f"(shortening the conversation of {short_count(tokens)} tokens)", "dim")
-            case CompactionFinished(context_tokens=tokens):
-                self.line(f"(the conversation now holds {short_count(tokens)} tokens)", "dim")
+            case CompactionFinished(context_tokens=tokens, summary=summary):
+                told = f"the conversation now holds {short_count(tokens)} tokens" if summary else "nothing was left out"
+                self.line(f"({told})", "dim")
             case TurnFinished():
                 self._turn_finished(event)
             case TurnStarted():

@@ -168,6 +168,8 @@ class PlainFrontEnd:
                 case "clear":
                     self._use(await self._host.new_session())
                     self._print.line("(a new session)", "dim")
+                case "compact" if self._agent is not None:
+                    await self._play(self._agent.compact())
                 case "resume":
                     await self._resume(argument)
                 case "undo":

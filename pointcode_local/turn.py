@@ -161,20 +161,21 @@ class Turn:
         if core.window.room(core.conversation.messages) >= core.wanted_room:
             return
         for attempt in range(TRIES):
-            await self._compact(attempt)
+            await self.compact(attempt)
             left = core.window.room(core.conversation.messages)
             if left >= 0:
                 core.wanted_room = min(core.window.working_room, left // 2)
                 return
         self._give_up(core.conversation.messages)
 
-    async def _compact(self, attempt: int) -> None:
+    async def compact(self, attempt: int = 0, *, hard: bool = False) -> None:
+        """Shorten the conversation."""
         core = self._core
         n_before = core.window.count(core.conversation.messages)
         core.emit(CompactionStarted(n_before))
         end: CompactionFinished | None = None
         try:
-            end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt)
+            end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt, hard=hard)
         finally:
             core.emit(end or CompactionFinished(n_before, ""))
 

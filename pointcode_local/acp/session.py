@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
@@ -150,6 +150,10 @@ class EditorSession:
             await self._tell(self._translator.notice(notice))
         text = prompt.text
         command = command_in(text, self._host.commands())
+        if command is not None and command[0] == "compact":
+            n_cancels = self._n_cancels
+            await self._stream(agent.compact())
+            return "end_turn" if n_cancels == self._n_cancels else "cancelled"
         if command is not None and is_built_in(command[0]):
             await self._tell(self._translator.said(await run_command(self, self._host, *command)))
             return "end_turn"
@@ -160,16 +164,20 @@ class EditorSession:
             text = prompt.text
         for attachment in prompt.attachments:
             self._host.attach(f"@{attachment.source}", attachment.text)
+        await self._stream(agent.run(text))
+        await self._give_title(prompt.text)
+        return _stop_reason(self._end, temporary=self._is_temporary)
+
+    async def _stream(self, stream: AsyncIterator[AgentEvent]) -> None:
+        """Tell the editor of a turn, or of a compaction, until its end."""
         self._end, self._is_temporary, self._is_playing = None, False, True
         try:
-            async with aclosing(cast("AsyncGenerator[AgentEvent, None]", agent.run(text))) as events:
+            async with aclosing(cast("AsyncGenerator[AgentEvent, None]", stream)) as events:
                 async for event in events:
                     await self._take(event)
         finally:
             for task in self._questions.values():
                 task.cancel()
-        await self._give_title(prompt.text)
-        return _stop_reason(self._end, temporary=self._is_temporary)
 
     async def _changed(self, prompt: Prompt) -> dict[str, str]:
         """Linked files with changes that are not saved, as far as the rules allow reading them."""

@@ -177,8 +177,7 @@ class Translator:
         if "compaction" in self._extras:
             self._compaction = _new_id()
             return {"sessionUpdate": "compaction_update", "compactionId": self._compaction, "status": "in_progress"}
-        n = event.context_tokens
-        return self.thought(f"\n(The context is nearly full, {n:,} tokens: shortening the conversation.)\n")
+        return self.thought(f"\n(Shortening the conversation of {event.context_tokens:,} tokens.)\n")
 
     def _compaction_over(self, event: CompactionFinished) -> Update:
         if "compaction" in self._extras:
@@ -187,7 +186,7 @@ class Translator:
                 return {**over, "status": "failed", "error": "the conversation could not be shortened"}
             return {**over, "status": "completed", "summary": [{"type": "text", "text": event.summary}]}
         return self.thought(
-            f"\n(It takes {event.context_tokens:,} tokens now.)\n" if event.summary else "\n(That failed.)\n"
+            f"\n(It takes {event.context_tokens:,} tokens now.)\n" if event.summary else "\n(Nothing was left out.)\n"
         )
 
     def _why_ended(self, end: TurnFinished) -> list[Update]:

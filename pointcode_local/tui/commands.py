@@ -13,6 +13,7 @@ from pointcode_local.tui.help import HelpScreen
 from pointcode_local.tui.picker import Pick, Picker
 from pointcode_local.tui.story import AnswerRecord
 from pointcode_local.tui.theme import THEMES
+from pointcode_local.tui.turns import Turns
 
 if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 class CommandRunner:
     """Runs one parsed command against the app and its host."""
 
-    def __init__(self, app: PointcodeApp, host: Host) -> None:
+    def __init__(self, app: PointcodeApp, host: Host, turns: Turns) -> None:
         self._app = app
         self._host = host
+        self._turns = turns
 
     async def run(self, name: str, argument: str) -> None:
         """Do it; an expected failure becomes a notice."""
@@ -39,6 +41,8 @@ class CommandRunner:
             case "clear":
                 self._app.use_agent(await self._host.new_session())
                 await self._app.replay()
+            case "compact":
+                self._compact()
             case "resume":
                 await self._resume(argument)
             case "undo":
@@ -69,6 +73,11 @@ class CommandRunner:
                 await self._app.action_leave()
             case _:
                 self._app.send_prompt(self._host.expand(name, argument))
+
+    def _compact(self) -> None:
+        if (agent := self._turns.agent) is not None:
+            self._turns.start(agent, agent.compact())
+            self._app.show_state()
 
     async def _resume(self, session_id: str) -> None:
         session_id = session_id or await self._pick_session()

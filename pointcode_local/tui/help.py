@@ -41,7 +41,7 @@ FIGURES: Pairs = (
     ("mode", "what happens without asking you"),
     ("sandbox", "what keeps commands inside this folder"),
     ("job", "a command that the model left running (/jobs); it ends with the program"),
-    ("context", "how full the model's memory is; older messages are shortened before 100%"),
+    ("context", "how full the model's memory is; older messages are shortened before 100%, or by /compact"),
     ("tok/s", "how fast the model writes, in tokens (about ¾ of a word)"),
     ("first token", "how long the model read before it wrote"),
     ("cache", "how much of the prompt it had read before"),

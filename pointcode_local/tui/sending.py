@@ -28,7 +28,7 @@ class Sending:
         self._app = app
         self._host = host
         self._turns = turns
-        self._commands = CommandRunner(app, host)
+        self._commands = CommandRunner(app, host, turns)
         self._is_going_on = False
 
     def submit(self, text: str, *, steer: bool = False) -> None:
@@ -61,7 +61,7 @@ class Sending:
             self._app.put_back([text])
             self._app.notify("No model is open. /model opens one, /quit leaves.", severity="warning", markup=False)
         elif not self._turns.is_busy:
-            self._turns.start(agent, text)
+            self._turns.start(agent, agent.run(text))
         else:
             if steer:
                 self._app.story.steering.append(text)

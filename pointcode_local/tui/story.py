@@ -39,6 +39,7 @@ from pointcode_local.events import (
 from pointcode_local.heldback import HeldBack
 from pointcode_local.render import added_to_prompt, call_title, limit_text, one_line, plural, short_count
 
+NOTHING_LEFT_OUT = "Nothing of the conversation was left out."
 ToolState = Literal["writing", "waiting", "running", "done", "error", "denied", "stopped"]
 NoticeKind = Literal["info", "warning", "error"]
 _PATH_ARGUMENT = re.compile(r'"(?:path|command|pattern)"\s*:\s*"((?:[^"\\]|\\.){1,300})"')
@@ -312,8 +313,8 @@ class Story:
         if isinstance(event, CompactionStarted):
             self.doing = "Shortening the conversation"
             return self.note(f"The conversation holds {tokens} tokens; shortening it.")
-        self.context_tokens = event.context_tokens
-        return self.note(f"The conversation now holds {tokens} tokens.")
+        self.context_tokens, self.doing = event.context_tokens, ""
+        return self.note(f"The conversation now holds {tokens} tokens." if event.summary else NOTHING_LEFT_OUT)
 
     def _prompted(self, event: TurnStarted | Steered | PromptQueued) -> list[Record]:
         if isinstance(event, PromptQueued):

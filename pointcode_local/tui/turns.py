@@ -38,10 +38,10 @@ class Turns:
         """Whether a command of the person runs."""
         return self._user_shell is not None
 
-    def start(self, agent: AgentLike, prompt: str) -> None:
-        """Begin a turn; none may be running."""
+    def start(self, agent: AgentLike, stream: AsyncIterator[AgentEvent]) -> None:
+        """Begin a turn of this agent, or a compaction; none may be running."""
         self.was_stopped = False
-        self._turn = asyncio.create_task(self._play(agent, prompt))
+        self._turn = asyncio.create_task(self._play(agent, stream))
 
     def start_user_shell(self, command: str, cwd: Path) -> bool:
         """Run the person's command; False while one is running."""
@@ -78,8 +78,8 @@ class Turns:
             _log.exception("the turn failed")
             self._feed.post(ErrorRaised(f"{type(error).__name__}: {error}"))
 
-    async def _play(self, agent: AgentLike, prompt: str) -> None:
-        await self._consume(agent.run(prompt))
+    async def _play(self, agent: AgentLike, stream: AsyncIterator[AgentEvent]) -> None:
+        await self._consume(stream)
         self._turn = None
         self._give_back(agent.take_queue())
         self._tell(agent)

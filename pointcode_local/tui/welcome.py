@@ -12,7 +12,7 @@ from pointcode_local.render import one_line
 NARROW_BELOW = 70  # cells
 _EXAMPLES = (
     "Explain how this project is laid out",
-    "Find where the settings are read and add a --verbose flag",
+    "Create hello.py that prints a table of squares",
     "Run the tests and fix what fails",
 )
 
@@ -35,7 +35,7 @@ class Welcome(Static):
         sandbox = (
             ("no sandbox on this machine: commands run with your rights", "$warning")
             if info.sandbox == "none"
-            else (f"commands run in {one_line(info.sandbox)}", "$foreground 60%")
+            else (f"what runs unasked is confined ({one_line(info.sandbox)})", "$foreground 60%")
         )
         is_narrow = self.app.size.width < NARROW_BELOW
         mode = "" if is_narrow else MODE_MEANING.get(info.mode, "")

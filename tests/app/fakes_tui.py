@@ -12,6 +12,8 @@ from pointcode_local.events import (
     AgentEvent,
     Answer,
     Command,
+    CompactionFinished,
+    CompactionStarted,
     FileDiff,
     PermissionAnswered,
     PermissionAsked,
@@ -65,6 +67,11 @@ class ScriptedAgent:
             if not self._queue or self.cancelled:
                 return
             prompt = self._queue.pop(0)
+
+    async def compact(self) -> AsyncIterator[AgentEvent]:
+        for event in (CompactionStarted(900), CompactionFinished(200, "notes")):
+            self.played.append(event)
+            yield event
 
     async def _turn(self, prompt: str) -> AsyncIterator[AgentEvent]:
         yield TurnStarted(prompt)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from pointcode_local.compaction import NOTES_HEAD, REQUEST
 from pointcode_local.engine.types import Message
-from pointcode_local.events import CompactionFinished, CompactionStarted
+from pointcode_local.events import AgentEvent, CompactionFinished, CompactionStarted
 from pointcode_local.window import Window
 from tests.app.agents import Bench, assert_valid_history, end_of, of_type
 from tests.fakes import FakeTool, ScriptedModel, Step, call, say
@@ -147,3 +148,47 @@ def test_mentioned_files_that_are_too_long_together_are_cut_to_fit(tmp_path: Pat
     text = "\n".join(m.content for m in bench.last_messages)
     assert all(word in text for name in ("a", "b", "c") for word in (f"START-{name}", f"END-{name}"))
     assert "SHORT\n" in text and "left out here to fit the context" in text
+
+
+def shorten(bench: Bench) -> list[AgentEvent]:
+    """Play a compaction that the person asked for."""
+
+    async def run() -> list[AgentEvent]:
+        return [event async for event in bench.agent.compact()]
+
+    return asyncio.run(run())
+
+
+def test_a_compaction_that_was_asked_for_keeps_the_goal_and_the_last_answer_however_much_room_there_is(tmp_path: Path):
+    model = Summarising(say("ANSWER-1"), say("ANSWER-2"), say("ANSWER-3"), say("Fine."), notes=say("The notes."))
+    bench = Bench(tmp_path, model)
+    for prompt in ("GOAL-1", "PROMPT-2", "PROMPT-3"):
+        bench.play(prompt)
+    started, finished = shorten(bench)
+    assert isinstance(started, CompactionStarted) and isinstance(finished, CompactionFinished)
+    bench.play("Go on.")
+    texts = [message.content for message in bench.last_messages]
+    assert "GOAL-1" in texts[1] and "The notes." in texts[2] and texts[3] == "ANSWER-3"
+    assert not any("ANSWER-1" in text or "ANSWER-2" in text for text in texts)
+    assert_valid_history(bench.last_messages)
+
+
+def test_of_a_short_conversation_nothing_is_left_out(tmp_path: Path):
+    bench = Bench(tmp_path, Summarising(say("ANSWER-1"), notes=say("notes")))
+    bench.play("GOAL-1")
+    _, finished = shorten(bench)
+    assert isinstance(finished, CompactionFinished) and finished.summary == ""
+
+
+async def test_a_compaction_that_is_stopped_leaves_the_conversation_as_it_was(tmp_path: Path):
+    model = Summarising(say("ANSWER-1"), say("ANSWER-2"), notes=say(*"The notes."))
+    bench = Bench(tmp_path, model)
+    for prompt in ("GOAL-1", "PROMPT-2"):
+        await bench.play_async(prompt)
+    before = bench.agent.conversation.messages
+    events: list[AgentEvent] = []
+    async for event in bench.agent.compact():
+        events.append(event)
+        bench.agent.cancel()
+    assert isinstance(events[-1], CompactionFinished) and events[-1].summary == ""
+    assert bench.agent.conversation.messages == before and len(before) == 5

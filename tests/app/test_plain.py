@@ -186,9 +186,9 @@ async def test_commands_do_what_they_say() -> None:
     agent = ScriptedAgent()
     text, lines = await talk(
         ScriptedHost(agent),
-        ["/help", "/mode plan", "/undo", "/model", "/resume nope", "/mode x", "/undoo", "/quit", "x"],
+        ["/help", "/mode plan", "/undo", "/model", "/resume nope", "/mode x", "/undoo", "/compact", "/quit", "x"],
     )
-    assert agent.sent == [SetMode("plan")] and not agent.played  # a mistyped command is not a message
+    assert agent.sent == [SetMode("plan")] and len(agent.played) == 2  # a mistyped command is not a message
     for part in (
         "There is no command undoo.",
         "/resume [id]",
@@ -196,6 +196,7 @@ async def test_commands_do_what_they_say() -> None:
         "smollm2-135m",
         "There is no session nope.",
         "auto: never asks",
+        "(the conversation now holds 200 tokens)",
     ):
         assert part in text
     assert lines.prompts[2] == "plan> "

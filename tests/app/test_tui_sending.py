@@ -203,3 +203,18 @@ async def test_a_turn_that_ends_at_a_limit_says_at_which() -> None:
     async with app.run_test() as pilot:
         await idle(app, pilot)
         assert said(app)[-1] == "Stopped: the model only repeated itself."
+
+
+async def test_compact_waits_for_the_end_of_the_turn_and_tells_what_came_of_it() -> None:
+    app = make_app([*answer("Working"), WAIT], prompt="go")
+    async with app.run_test() as pilot:
+        await wait_for(app, pilot, lambda: app.is_busy)
+        await send_during_turn(pilot, "/compact")
+        await wait_for(app, pilot, lambda: "queued  /compact" in screen_text(app))
+        agent_of(app).release()
+        await wait_for(app, pilot, lambda: len(said(app)) == 3)
+        await idle(app, pilot)
+        assert said(app)[1:] == [
+            "The conversation holds 900 tokens; shortening it.",
+            "The conversation now holds 200 tokens.",
+        ]

@@ -102,7 +102,7 @@ async def test_commands_are_told_and_run_without_the_model(tmp_path: Path):
         await editor.until(lambda: editor.updates("available_commands_update"))
         (told,) = editor.updates("available_commands_update")
         names = [c["name"] for c in told["availableCommands"]]
-        assert names == ["undo", "redo", "diff", "map", "mcp", "jobs", "mode", "model", "status", "help"]
+        assert names == ["compact", "undo", "redo", "diff", "map", "mcp", "jobs", "mode", "model", "status", "help"]
         await editor.prompt(session)
         n_requests = len(model.requests)
         for command in (

@@ -317,7 +317,7 @@ async def test_a_compaction_is_told_as_one_where_the_editor_takes_that(tmp_path:
         told = editor.updates("compaction_update")
         if not takes:
             thoughts = "".join(u["content"]["text"] for u in editor.updates("agent_thought_chunk"))
-            assert told == [] and "The context is nearly full" in thoughts and "tokens now" in thoughts
+            assert told == [] and "Shortening the conversation" in thoughts and "tokens now" in thoughts
             return
         assert [u["status"] for u in told[:2]] == ["in_progress", "completed"]
         assert told[0]["compactionId"] == told[1]["compactionId"] and "The notes." in told[1]["summary"][0]["text"]
@@ -363,3 +363,14 @@ async def test_the_models_free_question_is_a_form_where_the_editor_has_forms(tmp
     async with EditorKit(tmp_path, model, capabilities=forms, answers={"elicitation/create": answer}) as editor:
         await editor.prompt(await editor.new())
         assert "Ada" in editor.call()["rawOutput"]["text"]
+
+
+async def test_the_command_compact_shortens_the_conversation_now(tmp_path: Path):
+    (tmp_path / "ws").mkdir()
+    model = Summarising(say("One."), say("Two."))
+    async with EditorKit(tmp_path, model) as editor:
+        session = await editor.new()
+        for text in ("First.", "Second.", "/compact"):
+            assert await editor.prompt(session, text) == "end_turn"
+        thoughts = "".join(u["content"]["text"] for u in editor.updates("agent_thought_chunk"))
+        assert "Shortening the conversation" in thoughts and "tokens now" in thoughts
