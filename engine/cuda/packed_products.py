@@ -36,13 +36,23 @@ def can_multiply(*matrices: DeviceMatrix) -> bool:
     )
 
 
-def gather_panels(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Panels of x[source]: x (T, K) bf16, source (P,) int32, P a multiple of 8. Rows of wrong sources are not set."""
-    n, k = source.shape[0], x.shape[1]
+def gather_panels(x: torch.Tensor, source: torch.Tensor | None = None) -> torch.Tensor:
+    """Panels of x[source]: x (T, K) bf16, source (P,) int32, P a multiple of 8. Rows of wrong sources are not set.
+
+    Without `source`, of x and of as many unset rows as make T a multiple of 8."""
+    n, k = x.shape[0] + -x.shape[0] % RUN_UNIT if source is None else source.shape[0], x.shape[1]
     panels = x.new_empty(k // 64, n, 64)
     stream = torch.cuda.current_stream(x.device).cuda_stream
-    _native.gather_panels(x.data_ptr(), source.data_ptr(), panels.data_ptr(), x.shape[0], k, n, stream)
+    index = 0 if source is None else source.data_ptr()
+    _native.gather_panels(x.data_ptr(), index, panels.data_ptr(), x.shape[0], k, n, stream)
     return panels
+
+
+def linear(x: torch.Tensor, matrix: DeviceMatrix) -> torch.Tensor:
+    """x (T, K) bf16 times matrix 0 (R, K) transposed: (T, R)."""
+    n = x.shape[0]
+    begins, ends = _whole(n, x.device)
+    return products(matrix.data, matrix.rows, matrix.k, gather_panels(x), begins, ends)[:n]
 
 
 def products(
@@ -97,6 +107,12 @@ def _swap_chunks(panels: torch.Tensor) -> torch.Tensor:
     chunk = torch.arange(8).unsqueeze(0) ^ torch.arange(n).unsqueeze(1) % 8
     index = chunk.to(panels.device).view(1, n, 8, 1).expand(panels.shape[0], n, 8, 8)
     return panels.unflatten(2, (8, 8)).gather(2, index).flatten(2)
+
+
+@lru_cache(maxsize=64)
+def _whole(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    begins, ends = torch.tensor([[0], [n]], dtype=torch.int32).to(device)
+    return begins, ends
 
 
 @lru_cache(maxsize=8)

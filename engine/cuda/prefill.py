@@ -1,7 +1,7 @@
 """Prefill on the GPU: a chunk of a prompt through all layers, keys and values written into the sequence's pages.
 
-The weights are those that decoding uses. Packed ones are unpacked layer by layer into one scratch block: 1.25 GB read
-and written per expert layer, well below the time of a large chunk's products.
+The weights are those that decoding uses. Where the native kernel can, experts are multiplied as they are packed, and in
+short chunks the dense matrices too; all else is unpacked layer by layer into one scratch block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import torch.nn.functional as F
 from ..kv_cache import NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, SequencePages, pages_for
 from . import moe, ops
 from .attention import attend
-from .device_weights import DeviceModel, Scratch
+from .device_weights import DeviceMatrix, DeviceModel, Scratch
+from .packed_products import can_multiply, linear
 from .pages import PageLayout, page_index, read_tokens, write_tokens
+
+# Chunks of up to so many tokens wait for the host: native launches, which are cheap, multiply the dense matrices too.
+FEW_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +98,7 @@ class GpuPrefill:
         layer, spec = model.layers[index], config.layers[index]
         q, keys, values = self._with_earlier(index, h, chunk)
         attention = attend(q, keys, values, window=config.window if spec.sliding else 0, scale=config.attn_scale)
-        attention = F.linear(attention.flatten(1), layer.o.dense(self._scratch)[0])
+        attention = self._linear(attention.flatten(1), layer.o)
         is_last = index + 1 == config.n_layers
         norm = model.final_norm if is_last else model.layers[index + 1].norm
         return ops.add_parts(x, attention, self._ffn(h, index), norm, config.eps)
@@ -102,8 +106,7 @@ class GpuPrefill:
     def _ffn(self, h: torch.Tensor, index: int) -> ops.Parts:
         config, layer, router = self._model.config, self._model.layers[index], self._routers[index]
         if router is None:
-            hidden = ops.silu_up(F.linear(h, layer.upgate.dense(self._scratch)[0]))
-            out = F.linear(hidden, layer.down.dense(self._scratch)[0])
+            out = self._linear(ops.silu_up(self._linear(h, layer.upgate)), layer.down)
             return ops.Parts(out, torch.arange(h.shape[0], dtype=torch.int32, device=h.device).unsqueeze(1), None)
         logits = ops.router_logits(h, router)
         return moe.run_experts(
@@ -116,6 +119,11 @@ class GpuPrefill:
             scratch=self._scratch,
         )
 
+    def _linear(self, x: torch.Tensor, matrix: DeviceMatrix) -> torch.Tensor:
+        if x.shape[0] <= FEW_TOKENS and can_multiply(matrix):
+            return linear(x, matrix)
+        return F.linear(x, matrix.dense(self._scratch)[0])
+
     def _with_earlier(
         self, index: int, h: torch.Tensor, chunk: _Chunk
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -123,7 +131,7 @@ class GpuPrefill:
         which are also written to their pages. h (T, D): the layer's normed input."""
         config, begin = self._model.config, chunk.begin
         layer, spec = self._model.layers[index], config.layers[index]
-        qkv = F.linear(h, layer.qkv.dense(self._scratch)[0])
+        qkv = self._linear(h, layer.qkv)
         group = chunk.kv.group_of(index)
         first = max(0, begin - config.window + 1) if group == SLIDING else 0
         lead = begin - first

@@ -172,6 +172,15 @@ def test_products_from_packed_weights_equal_those_of_the_matrices(
         assert close(packed_products.from_panels(gated)[begin:end], ops.silu_up(wanted.bfloat16()), 2e-2)
 
 
+@pytest.mark.parametrize("n", [1, 64, 333])
+def test_a_packed_linear_equals_torchs(n: int) -> None:
+    torch.manual_seed(n)
+    matrix, x = torch.randn(2048, 4096, device=GPU).bfloat16() * 0.02, torch.randn(n, 4096, device=GPU).bfloat16()
+    packed = DeviceMatrix(packing.pack_matrix(matrix), 2048, 4096, True)
+    assert packed_products.can_multiply(packed)
+    assert close(packed_products.linear(x, packed), torch.nn.functional.linear(x, matrix))
+
+
 def test_rows_are_gathered_into_panels() -> None:
     x, source = torch.randn(70, 2048, device=GPU).bfloat16(), torch.randint(70, (160,), device=GPU, dtype=torch.int32)
     assert torch.equal(packed_products.from_panels(packed_products.gather_panels(x, source)), x[source.long()])

@@ -105,3 +105,11 @@ def test_rows_are_gathered_into_panels_without_those_of_no_token(library: ctypes
     assert library.run_gather(ctypes.byref(gather)) == 0, library.host_cuda_error()
     got, real = from_panels(panels), (source >= 0) & (source < 9)
     assert torch.equal(got[real], x[source[real]]) and got[~real].isnan().all()
+
+
+def test_without_a_source_every_row_is_a_pair_and_those_past_the_last_are_left_out(library: ctypes.CDLL) -> None:
+    x, panels = aligned(torch.randn(9, 192).bfloat16()), nans(3, 16, 64)
+    gather = Gather(x.data_ptr(), None, panels.data_ptr(), 9, 192, 16)
+    assert library.run_gather(ctypes.byref(gather)) == 0, library.host_cuda_error()
+    got = from_panels(panels)
+    assert torch.equal(got[:9], x) and got[9:].isnan().all()
