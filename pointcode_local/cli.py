@@ -32,7 +32,7 @@ commands:
   pointcode acp                               for editors: the Agent Client Protocol on stdin and stdout
   pointcode serve                             OpenAI- and Anthropic-compatible server on 127.0.0.1:8000
   pointcode model list|pull|info|verify       models
-  pointcode config [get|set|path|trust]       settings, with where each value came from
+  pointcode config [get|set|unset|path|trust] settings, with where each value came from
   pointcode sessions [list|show|rm]           stored conversations
   pointcode bench decode|prefill|…            measure this machine (--help after the name tells its options)
   pointcode doctor                            what this machine has
@@ -279,7 +279,7 @@ def _config_command() -> _Command:
     parser = _parser(
         "config", "Show and change settings. `trust` lets this project's file widen rights, as it now stands."
     )
-    parser.add_argument("action", nargs="?", choices=("get", "set", "path", "trust"), default="get")
+    parser.add_argument("action", nargs="?", choices=("get", "set", "unset", "path", "trust"), default="get")
     parser.add_argument("key", nargs="?", metavar="SETTING")
     parser.add_argument("value", nargs="?", metavar="VALUE")
     return parser, commands.config

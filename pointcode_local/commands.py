@@ -16,11 +16,13 @@ from typing import Any
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.config import ConfigError, Places, find_places
+from pointcode_local.config_write import remove_value, write_value
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
 from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
 from pointcode_local.session import SessionError, SessionStore
+from pointcode_local.settings_help import MEANINGS
 from pointcode_local.trace_file import note_trace
 
 BENCHES = ("decode", "prefill", "serve", "schedule", "turn", "drafts")
@@ -45,7 +47,7 @@ def _complain(error: Exception | str, code: int = EXIT_USAGE) -> int:
 
 # ----------------------------------------------------------------------------------------------- config
 def config(options: argparse.Namespace) -> int:
-    """`pointcode config [get [KEY] | set KEY VALUE | path | trust]`."""
+    """`pointcode config [get [KEY] | set KEY VALUE | unset KEY | path | trust]`."""
     places = find_places(os.environ)
     try:
         match options.action:
@@ -55,6 +57,8 @@ def config(options: argparse.Namespace) -> int:
                 return _config_trust(options, places)
             case "set":
                 return _config_set(options, places)
+            case "unset":
+                return _config_unset(options, places)
             case _:
                 return _config_get(options, places)
     except ConfigError as error:
@@ -73,6 +77,7 @@ def _config_get(options: argparse.Namespace, places: Places) -> int:
         _say(f"{key} = {value}  # {origin}")
     for note in settings.ignored:
         _say(f"# {note}")
+    _say(f"# {MEANINGS[options.key]}" if options.key else "# `pointcode help config` tells what each of them means")
     return 0
 
 
@@ -81,8 +86,16 @@ def _config_set(options: argparse.Namespace, places: Places) -> int:
         raise ConfigError("usage: pointcode config set KEY VALUE")
     from pointcode_local.policy import rule_problem
 
-    configuration.write_value(places, options.key, options.value, rule_problem)
+    write_value(places, options.key, options.value, rule_problem)
     _say(f"{options.key} = {options.value}  (in {places.user_file})")
+    return 0
+
+
+def _config_unset(options: argparse.Namespace, places: Places) -> int:
+    if options.key is None:
+        raise ConfigError("usage: pointcode config unset KEY")
+    was_set = remove_value(places, options.key)
+    _say(f"{options.key} is {'no longer' if was_set else 'not'} set in {places.user_file}")
     return 0
 
 
@@ -126,7 +139,11 @@ def sessions(options: argparse.Namespace) -> int:
 
 
 def _list_sessions(options: argparse.Namespace, store: SessionStore) -> int:
-    for info in store.list(None if options.all else options.cwd):
+    found = store.list(None if options.all else options.cwd)
+    if not found and not options.json:
+        where = "" if options.all else f" of {options.cwd} (--all lists those of all folders)"
+        print(f"There are no sessions{where}.", file=sys.stderr)
+    for info in found:
         if options.json:
             _say(json.dumps(asdict(info), ensure_ascii=False))
             continue

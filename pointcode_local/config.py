@@ -72,7 +72,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class Key:
     """One key of the files: its name, field, type and values, and whether a project needs trust for it."""
 
     name: str
@@ -83,27 +83,27 @@ class _Key:
 
 
 _KEYS = (
-    _Key("model", "model", str),
-    _Key("backend", "backend", str, BACKENDS, needs_trust=False),
-    _Key("endpoint", "endpoint", str),
-    _Key("api_key", "api_key", str),
-    _Key("stall_timeout_s", "stall_timeout_s", float, needs_trust=False),
-    _Key("permission_mode", "permission_mode", str, MODES),
-    _Key("max_turns", "max_turns", int, needs_trust=False),
-    _Key("temperature", "temperature", float, needs_trust=False),
-    _Key("theme", "theme", str, THEMES, needs_trust=False),
-    _Key("keys", "keys", str, KEYS, needs_trust=False),
-    _Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
-    _Key("edit_menu", "edit_menu", str, EDIT_MENUS, needs_trust=False),
-    _Key("edit_menus", "edit_menus", dict, needs_trust=False),
-    _Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
-    _Key("sandbox", "sandbox", str, ("auto", "always", "off")),
-    _Key("sandbox_network", "sandbox_network", bool),
-    _Key("permissions.allow", "allow", list),
-    _Key("permissions.ask", "ask", list, needs_trust=False),
-    _Key("permissions.deny", "deny", list, needs_trust=False),
-    _Key("hooks", "hooks", dict),
-    _Key("mcp_servers", "mcp_servers", dict),
+    Key("model", "model", str),
+    Key("backend", "backend", str, BACKENDS, needs_trust=False),
+    Key("endpoint", "endpoint", str),
+    Key("api_key", "api_key", str),
+    Key("stall_timeout_s", "stall_timeout_s", float, needs_trust=False),
+    Key("permission_mode", "permission_mode", str, MODES),
+    Key("max_turns", "max_turns", int, needs_trust=False),
+    Key("temperature", "temperature", float, needs_trust=False),
+    Key("theme", "theme", str, THEMES, needs_trust=False),
+    Key("keys", "keys", str, KEYS, needs_trust=False),
+    Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
+    Key("edit_menu", "edit_menu", str, EDIT_MENUS, needs_trust=False),
+    Key("edit_menus", "edit_menus", dict, needs_trust=False),
+    Key("repo_map_tokens", "repo_map_tokens", int, needs_trust=False),
+    Key("sandbox", "sandbox", str, ("auto", "always", "off")),
+    Key("sandbox_network", "sandbox_network", bool),
+    Key("permissions.allow", "allow", list),
+    Key("permissions.ask", "ask", list, needs_trust=False),
+    Key("permissions.deny", "deny", list, needs_trust=False),
+    Key("hooks", "hooks", dict),
+    Key("mcp_servers", "mcp_servers", dict),
 )
 _BY_NAME = {key.name: key for key in _KEYS}
 _ENVIRONMENT = {"POINTCODE_MODEL": "model", "POINTCODE_ENDPOINT": "endpoint", "POINTCODE_API_KEY": "api_key"}
@@ -185,7 +185,7 @@ def _add_file(
     settings: Settings, path: Path, label: str, check_rule: Callable[[str], str], *, trusted: Callable[[bytes], bool]
 ) -> Settings:
     """Judges and parses the same bytes: the file may be another one a moment later."""
-    data = _read(path)
+    data = read_bytes(path)
     if data is None:
         return settings
     text = data.decode("utf-8", "replace")
@@ -203,7 +203,7 @@ def _add_file(
     return settings
 
 
-def _read(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
     try:
         return read_regular(path, max_bytes)
     except FileNotFoundError:
@@ -253,7 +253,7 @@ def _line_of(text: str, name: str) -> int:
     return text[: found.start()].count("\n") + 1 if found else 1
 
 
-def _checked(key: _Key, value: Any, path: Path, text: str, check_rule: Callable[[str], str]) -> Any:
+def _checked(key: Key, value: Any, path: Path, text: str, check_rule: Callable[[str], str]) -> Any:
     """The value with its field's type; raises ConfigError."""
     try:
         return check_value(key.name, value, check_rule)
@@ -307,7 +307,7 @@ def _a(kind: type) -> str:
 # ----------------------------------------------------------------------------------------------- trust
 def is_trusted(path: Path, places: Places) -> bool:
     """Whether the person has trusted exactly the present bytes of this file."""
-    data = _read(path)
+    data = read_bytes(path)
     return data is not None and _is_known(path, places, data)
 
 
@@ -319,14 +319,14 @@ def _digest(path: Path, data: bytes) -> str:
     """Of the file's bytes, and of the project's own scripts that its commands name."""
     found = hashlib.sha256(data)
     for script in scripts_of(data, path.parent.parent):
-        found.update(os.fsencode(script) + b"\0" + hashlib.sha256(_read(script, MAX_SCRIPT_BYTES) or b"").digest())
+        found.update(os.fsencode(script) + b"\0" + hashlib.sha256(read_bytes(script, MAX_SCRIPT_BYTES) or b"").digest())
     return found.hexdigest()
 
 
 def trust(path: Path, places: Places) -> None:
     """Trust the present bytes of a project's file."""
     with one_at_a_time(places.trust_file):
-        known = {**_trusted(places), str(path.resolve()): _digest(path, _read(path) or b"")}
+        known = {**_trusted(places), str(path.resolve()): _digest(path, read_bytes(path) or b"")}
         replace_file(places.trust_file, json.dumps(known, indent=1).encode() + b"\n")
 
 
@@ -338,7 +338,7 @@ def _trusted(places: Places) -> dict[str, str]:
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}  # type: ignore[reportUnknownArgumentType]
 
 
-# ----------------------------------------------------------------------------------------------- showing and writing
+# ----------------------------------------------------------------------------------------------- showing
 def shown_values(settings: Settings) -> list[tuple[str, str, str]]:
     """(key, value as TOML, origin) of every key; the API key is masked."""
     names = {f.name for f in fields(settings)}
@@ -355,41 +355,13 @@ def _as_table(value: Any) -> Any:
     return {key: item for key, item in asdict(value).items() if item and key not in ("env", "headers")}
 
 
+def key_named(name: str) -> Key:
+    """The key of this name. Raises ConfigError."""
+    if name not in _BY_NAME:
+        raise ConfigError(f"unknown key {name!r}{nearest_key(name)}")
+    return _BY_NAME[name]
+
+
 def known_keys() -> tuple[str, ...]:
     """All keys of the files."""
     return tuple(_BY_NAME)
-
-
-def write_value(places: Places, name: str, text: str, check_rule: Callable[[str], str] = lambda rule: "") -> None:
-    """Set a key in the person's file, keeping its comments. `text` is TOML, or a plain string. Raises ConfigError."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    if name not in _BY_NAME:
-        raise ConfigError(f"unknown key {name!r}{nearest_key(name)}")
-    key = _BY_NAME[name]
-    try:
-        value: Any = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    if key.kind is str and not isinstance(value, str):
-        value = text
-    try:
-        check_value(name, value, check_rule)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    with one_at_a_time(places.user_file):
-        data = _read(places.user_file)
-        try:
-            document: Any = tomlkit.parse((data or b"").decode())
-        except (TOMLKitError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{places.user_file}: {error}") from error
-        table = document
-        if "." in name:
-            section, name = name.split(".", 1)
-            table = document.setdefault(section, tomlkit.table())
-            if not isinstance(table, dict):
-                raise ConfigError(f"{places.user_file}: {section} must be a table, got {table!r}")
-        table[name] = value
-        mode = 0o600 if data is None else places.user_file.stat().st_mode & (0o700 if name == "api_key" else 0o777)
-        replace_file(places.user_file, tomlkit.dumps(document).encode(), mode)

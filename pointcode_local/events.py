@@ -297,3 +297,4 @@ class SessionInfo:
     cwd: str
     updated_s: float  # Unix time
     n_events: int = field(default=0)
+    n_prompts: int = field(default=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pointcode_local import __version__
 from pointcode_local.forms import Argument, Form
+from pointcode_local.settings_help import MEANINGS
 
 WIDTH = 100
 EXIT_STATUS = (
@@ -64,6 +65,8 @@ def page(forms: Sequence[Form], name: str) -> list[Section]:
         sections.append(Section("COMMANDS", (), tuple(commands)))
     arguments = [(_words(a), a.help) for a in (*form.positionals, *form.options)]
     sections.append(Section("OPTIONS", (), tuple(arguments)))
+    if name == "config":
+        sections.append(Section("SETTINGS", (), tuple(MEANINGS.items())))
     if not name:
         sections += [
             Section("EXIT STATUS", (), EXIT_STATUS),

@@ -206,14 +206,18 @@ class PlainFrontEnd:
         return True
 
     async def _resume(self, session_id: str) -> None:
+        sessions = self._host.sessions()[:20]
         if session_id:
-            self._use(await self._host.resume(session_id))
+            numbered = session_id.isdecimal() and 0 < int(session_id) <= len(sessions)
+            chosen = sessions[int(session_id) - 1].id if numbered else session_id
+            self._use(await self._host.resume(chosen))
             for event in self._host.history():
                 self._print.show(event)
             return
-        for session in self._host.sessions()[:20]:
-            self._print.line(f"  {session.id}  {one_line(session.title, 60)}")
-        self._print.line("(/resume ID goes back to one of them)", "dim")
+        for number, session in enumerate(sessions, 1):
+            self._print.line(f"  {number:2}  {session.id}  {one_line(session.title, 60)}")
+        told = "/resume NUMBER goes back to one of them" if sessions else "there are no earlier sessions in this folder"
+        self._print.line(f"({told})", "dim")
 
     async def _engine(self) -> None:
         await self._host.measure_memory()
@@ -243,6 +247,8 @@ class PlainFrontEnd:
                 self._agent.send(SetMode(known))
                 self._mode = known
                 return
+        if mode:
+            self._print.line(f"there is no mode {one_line(mode)}; there are:", "yellow")
         for known in MODES:
             self._print.line(f"  {known}: {MODE_MEANING[known]}")
 

@@ -264,16 +264,19 @@ def _info(path: Path) -> SessionInfo | None:
             header = _header(path, file.readline())
             if header is None:
                 return None
-            title, name, n_lines = "", "", 0
+            title, name, n_lines, n_prompts = "", "", 0, 0
             for line in file:
                 n_lines += 1
                 if line.startswith(b'{"type":"session_named"'):
                     record = _load_line(line)
                     name = str(record.get("name", "")) if isinstance(record, dict) else name
-                elif not title and line.startswith(b'{"type":"turn_started"'):
-                    event = from_record(_load_line(line))
-                    title = " ".join(event.prompt.split())[:MAX_NAME] if isinstance(event, TurnStarted) else ""
-            return SessionInfo(header.id, name or title, header.cwd, os.fstat(file.fileno()).st_mtime, n_lines)
+                elif line.startswith(b'{"type":"turn_started"'):
+                    n_prompts += 1
+                    event = None if title else from_record(_load_line(line))
+                    if isinstance(event, TurnStarted):
+                        title = " ".join(event.prompt.split())[:MAX_NAME]
+            written_s = os.fstat(file.fileno()).st_mtime
+            return SessionInfo(header.id, name or title, header.cwd, written_s, n_lines, n_prompts)
     except OSError:
         return None
 

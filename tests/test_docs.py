@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from pointcode_local.cli import forms
+from pointcode_local.config import Settings, shown_values
+from pointcode_local.settings_help import MEANINGS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,6 +33,13 @@ def sources() -> str:
     kinds = {".py", ".cc", ".h", ".cu", ".cuh", ""}
     texts = [path.read_text(errors="replace") for path in files if path.suffix in kinds and path != Path(__file__)]
     return "\n".join([*texts, (ROOT / "CMakeLists.txt").read_text()])
+
+
+def test_every_setting_is_explained_with_its_default() -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    rows = [f"| `{key}` | `{value}` | {MEANINGS[key]} |" for key, value, _ in shown_values(Settings())]
+    assert [row for row in rows if row not in page] == []
+    assert page.count("\n| `") == len(rows) == len(MEANINGS)
 
 
 @pages

@@ -155,7 +155,7 @@ _THEME_MEANING = {
 
 
 def session_detail(session: SessionInfo, now_s: float) -> str:
-    """How long ago and how much: `3 h ago, 120 events`."""
+    """How long ago and how much: `3 h ago, 12 prompts`."""
     ago = max(0.0, now_s - session.updated_s)
     if ago < 120:
         text = f"{short_seconds(float(int(ago)))} ago" if ago >= 1 else "now"
@@ -165,4 +165,4 @@ def session_detail(session: SessionInfo, now_s: float) -> str:
         text = f"{ago / 3600:.0f} h ago"
     else:
         text = f"{ago / 86_400:.0f} days ago"
-    return f"{text}, {plural(session.n_events, 'event')}"
+    return f"{text}, {plural(session.n_prompts, 'prompt')}"

@@ -106,6 +106,16 @@ def test_config_shows_where_values_come_from(
     assert 'model = "m"  # POINTCODE_MODEL' in shown and 'endpoint = "http://x"  # flag' in shown
     assert run(["config", "get", "max_turns"]) == 0
     assert capsys.readouterr().out.startswith("max_turns = 7")
+    assert run(["config", "unset", "max_turns"]) == 0 and run(["config", "get", "max_turns"]) == 0
+    assert "max_turns = 200  # default\n# model calls after which a prompt ends" in capsys.readouterr().out
+    assert run(["help", "config"]) == 0
+    assert "permissions.deny\n        rules for what never runs" in capsys.readouterr().out
+
+
+def test_a_folder_without_sessions_is_said_to_have_none(capsys: pytest.CaptureFixture[str], home: Path):
+    assert run(["sessions"]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == "" and seen.err.startswith("There are no sessions of /")
 
 
 def test_config_path_names_both_files_and_whether_the_project_is_trusted(

@@ -15,8 +15,8 @@ from pointcode_local.config import (
     load_settings,
     shown_values,
     trust,
-    write_value,
 )
+from pointcode_local.config_write import remove_value, write_value
 from pointcode_local.policy import AlwaysRules, rule_problem
 from pointcode_local.tools.mcp_server import McpServer
 
@@ -146,6 +146,17 @@ def test_setting_a_value_keeps_the_rest_of_the_file(places: Places, project: Pat
     assert "# keep me" in text and "# and me" in text
     settings = load_settings(places, project, {}, {})
     assert (settings.max_turns, settings.model, settings.allow) == (9, "qwen", ("shell(ls)",))
+
+
+def test_a_value_that_is_unset_is_the_default_again_and_the_rest_stays(places: Places, project: Path):
+    user_file(places, '# keep me\nmax_turns = 3\n\n[permissions]\nallow = ["shell(ls)"]\n')
+    assert remove_value(places, "max_turns") and remove_value(places, "permissions.allow")
+    assert not remove_value(places, "theme") and not remove_value(places, "permissions.deny")
+    assert "# keep me" in places.user_file.read_text()
+    settings = load_settings(places, project, {}, {})
+    assert (settings.max_turns, settings.allow) == (200, ())
+    with pytest.raises(ConfigError, match="max_turns"):
+        remove_value(places, "max_turn")
 
 
 def test_a_file_with_a_key_is_for_its_owner_alone(places: Places):

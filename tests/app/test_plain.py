@@ -19,6 +19,7 @@ from pointcode_local.events import (
     PermissionAsked,
     PrefillChanged,
     QuestionAsked,
+    SessionInfo,
     SetMode,
     TextDelta,
     ToolFinished,
@@ -201,6 +202,14 @@ async def test_commands_do_what_they_say() -> None:
         assert part in text
     assert lines.prompts[2] == "plan> "
     assert lines.lines == ["x"]
+
+
+async def test_a_session_is_resumed_by_its_number_in_the_list() -> None:
+    stored = [SessionInfo("s9", "Newest", "/", 9.0), SessionInfo("s8", "Older", "/", 8.0)]
+    host = ScriptedHost(ScriptedAgent(), stored=stored)
+    text, _ = await talk(host, ["/resume", "/resume 2", "/resume 3"])
+    assert " 1  s9  Newest" in text and " 2  s8  Older" in text
+    assert host.opened_sessions == ["s8"] and "There is no session 3." in text
 
 
 async def test_own_commands_are_prompts_and_the_other_commands_tell_what_there_is() -> None:

@@ -175,6 +175,7 @@ def test_sessions_are_listed_by_folder_newest_first(store: SessionStore, tmp_pat
     assert [info.id for info in store.list(tmp_path)] == [one, two]
     assert {info.id for info in store.list()} == {one, two, other}
     assert store.list(tmp_path)[0].title.startswith("Goal G-1")
+    assert store.list(tmp_path)[0].n_prompts == sum(isinstance(event, TurnStarted) for event in TURN)
     assert store.latest(tmp_path) == one
 
 
