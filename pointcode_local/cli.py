@@ -140,8 +140,10 @@ def _forbid_two_sessions(options: argparse.Namespace) -> None:
     given = [
         name
         for name, value in (("--continue", options.continue_), ("--resume", options.resume), ("--fork", options.fork))
-        if value
+        if value or value == ""
     ]
+    if "" in (options.resume, options.fork):
+        raise UsageError(f"{given[-1]} needs the id of a session; `pointcode sessions list` shows those there are")
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other")
 
@@ -150,15 +152,22 @@ class _Group(Protocol):
     def add_argument(self, *names: str, **how: Any) -> Any: ...
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return value
 
 
 def _port(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text}")
     return value

@@ -214,7 +214,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))  # some editors put a mark first
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from error
@@ -294,7 +294,7 @@ def check_value(name: str, value: Any, check_rule: Callable[[str], str] = lambda
 
 
 def _menus(table: Mapping[str, Any]) -> Mapping[str, str]:
-    if not set(table.values()) <= set(EDIT_MENUS):
+    if not all(menu in EDIT_MENUS for menu in table.values()):
         raise ValueError(f"edit_menus maps model names to one of {', '.join(EDIT_MENUS)}")
     return table
 

@@ -30,7 +30,7 @@ def _document(places: Places) -> Any:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        return tomlkit.parse((read_bytes(places.user_file) or b"").decode())
+        return tomlkit.parse((read_bytes(places.user_file) or b"").decode("utf-8-sig"))
     except (TOMLKitError, UnicodeDecodeError) as error:
         raise ConfigError(f"{places.user_file}: {error}") from error
 

@@ -252,14 +252,17 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
 
 def api_base(url: str) -> str:
     """The API's root: `http://host:8000` and `http://host:8000/v1/` are both `http://host:8000/v1/`."""
-    text = url.strip().rstrip("/")
+    text = url.strip()
     if "://" not in text:
         text = f"http://{text}"
-    text = text.removesuffix("/chat/completions")
+    text = text.rstrip("/").removesuffix("/chat/completions")
     try:
-        return (text if urlsplit(text).path else f"{text}/v1") + "/"
+        parts = urlsplit(text)
     except ValueError as error:
         raise RequestError(f"the endpoint {url} is no URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise RequestError(f"the endpoint {url} is no address of a server: it must begin with http:// or https://")
+    return (text if parts.path else f"{text}/v1") + "/"
 
 
 def _http_errors() -> tuple[type[Exception], ...]:

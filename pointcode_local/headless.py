@@ -135,6 +135,7 @@ class Output:
         self._fd = fd
         self.is_terminal = os.isatty(fd)
         self.closed = False
+        self.problem = ""
 
     def write(self, data: bytes) -> bool:
         """Write everything; False from the first write on that nobody read."""
@@ -145,8 +146,8 @@ class Output:
         except BlockingIOError:
             os.set_blocking(self._fd, True)
             return self.write(bytes(view))
-        except OSError:  # closed pipe, closed descriptor, full disk
-            self.closed = True
+        except OSError as error:  # closed pipe, closed descriptor, full disk
+            self.closed, self.problem = True, error.strerror or str(error)
         return not self.closed
 
 
@@ -224,7 +225,7 @@ async def run_headless(
     else:
         output.write(to_line({"type": "result", **result} if output_format == "stream-json" else result))
     if output.closed:
-        progress("error: standard output was closed")
+        progress(f"error: standard output was closed: {output.problem}")
         return report.exit_code or EXIT_ERROR
     return report.exit_code
 

@@ -254,3 +254,13 @@ def test_a_section_that_is_no_table_is_told_when_a_key_of_it_is_set(places: Plac
     with pytest.raises(ConfigError, match="permissions must be a table"):
         write_value(places, "permissions.deny", '["shell(rm *)"]')
     assert places.user_file.read_text() == "permissions = 3\n"
+
+
+def test_a_mark_of_the_byte_order_is_no_error_and_a_menu_that_is_no_word_is_one(places: Places, project: Path):
+    user_file(places, '\ufefftheme = "dark"\n')
+    assert load_settings(places, project, {}, {}).theme == "dark"
+    write_value(places, "keys", "vi")
+    assert load_settings(places, project, {}, {}).keys == "vi"
+    user_file(places, "[edit_menus]\nx = ['tools']\n")
+    with pytest.raises(ConfigError, match="edit_menus maps"):
+        load_settings(places, project, {}, {})

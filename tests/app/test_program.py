@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -282,3 +283,54 @@ def test_without_room_for_the_undo_copy_a_file_is_left_as_it_is(program: Program
     assert done.returncode == 0
     assert "was not run" in server.results()[0]
     assert (program.ws / "a.txt").read_text() == "old\n"
+
+
+@pytest.mark.parametrize(
+    ("closed", "out"), [("<&-", b"the answer\n"), (">&-", b""), ("2>&-", b"the answer\n"), ("<&- >&- 2>&-", b"")]
+)
+def test_closed_standard_files_are_no_others_place(program: Program, closed: str, out: bytes) -> None:
+    """The number of a closed one must not go to a log or a session that is opened next."""
+    with ScriptedServer([Reply("the answer")]) as server:
+        line = f'exec "$0" "$@" {closed}'
+        command = ["bash", "-c", line, *program.command, "-p", "Go.", "--endpoint", server.url]
+        done = subprocess.run(command, cwd=program.ws, env=program.env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert done.stdout == out
+    assert done.stderr == b"" or done.stderr.startswith(b"first token")
+    (log,) = (program.state / "sessions").glob("*.jsonl")
+    assert [json.loads(line)["type"] for line in log.read_text().splitlines()][-1] == "turn_finished"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_full_disk_behind_standard_output_is_told(program: Program, form: str) -> None:
+    with ScriptedServer([Reply("the answer")]) as server, Path("/dev/full").open("wb") as full:
+        command = [*program.command, "-p", "Go.", "--endpoint", server.url, "--output-format", form]
+        done = subprocess.run(
+            command,
+            cwd=program.ws,
+            env=program.env,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1 and b"No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (("--endpoint", "file:///etc/passwd"), b"http://"),
+        (("--endpoint", "http://"), b"http://"),
+        (("--max-turns", "x"), b"must be a whole number, got 'x'"),
+        (("--resume", ""), b"--resume needs the id of a session"),
+        (("--fork", ""), b"--fork needs the id of a session"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused_at_once(
+    program: Program, arguments: tuple[str, ...], cure: bytes
+) -> None:
+    done = program.run("-p", "Go.", *arguments)
+    assert done.returncode in (1, 2) and cure in done.stderr and b"asking again" not in done.stderr
