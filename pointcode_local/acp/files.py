@@ -2,12 +2,15 @@
 
 Permission was given before any of this, on our side and for the resolved path; only that path is ever named to the
 editor, and only inside the workspace. What the editor cannot hold as text (other encodings, deletions) stays on disk.
+The editor opens a path as it likes: that no link came to be on it is looked at just before it writes and again after.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 from pointcode_local.acp.editor import ASK_FAILED
 from pointcode_local.tools.atomic import DiskFiles
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
+from pointcode_local.tools.folders import open_folder
 from pointcode_local.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -116,9 +120,15 @@ class EditorFiles:
         for change in pending:
             try:
                 await self._write(change.path, change.after or b"")
-            except ASK_FAILED as error:
+            except (*ASK_FAILED, OSError) as error:
                 await self._put_back(made, on_disk)
                 raise ToolError(f"the editor did not write {change.path}: {error}; nothing was changed") from error
+            try:
+                _require_no_link(change.path)
+            except OSError as error:
+                await self._put_back(made, on_disk)
+                where = _end_of(change.path)
+                raise ToolError(f"{error} while the editor wrote; it may have written to {where}") from error
             made.append(change)
 
     def drop(self) -> None:
@@ -127,21 +137,32 @@ class EditorFiles:
 
     async def _write(self, path: Path, data: bytes) -> None:
         assert self._write_text is not None
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _require_no_link(path, make_folders=True)
         await self._write_text(path, data.decode("utf-8"))
         self._buffers[path] = data
 
     async def _put_back(self, made: list[FileChange], on_disk: list[FileChange]) -> None:
         for change in made:
-            if change.before is None:
-                change.path.unlink(missing_ok=True)
-                self._buffers.pop(change.path, None)
-                continue
             try:
-                await self._write(change.path, change.before)
-            except ASK_FAILED as error:
+                if change.before is None:
+                    self._buffers.pop(change.path, None)
+                    self._disk.apply((FileChange(change.path, self._disk.read(change.path), None),))
+                else:
+                    await self._write(change.path, change.before)
+            except (*ASK_FAILED, OSError, ToolError) as error:
                 log.warning("%s could not be put back: %s", change.path, error)
         self._disk.apply(tuple(replace(c, before=c.after, after=c.before, like=None) for c in on_disk))
+
+
+def _end_of(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _require_no_link(path: Path, *, make_folders: bool = False) -> None:
+    """Raise OSError when a link is on a path that was resolved."""
+    with open_folder(path.parent, (lambda _: None) if make_folders else None) as folder:
+        if folder.is_link(path.name):
+            raise OSError(errno.ELOOP, "a link came to be there", os.fspath(path))
 
 
 def _is_text(data: bytes) -> bool:

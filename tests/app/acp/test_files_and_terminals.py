@@ -170,6 +170,36 @@ async def test_a_refused_write_is_an_error_that_changes_nothing(tmp_path: Path):
         assert [(editor.ws / n).read_text() for n in ("old.txt", "a.txt", "b.txt")] == ["old\n", "a\n", "b\n"]
 
 
+@pytest.mark.parametrize("when", ["before it is written", "while it is written"])
+async def test_a_folder_that_is_swapped_for_a_link_is_not_written_through(tmp_path: Path, when: str):
+    workspace(tmp_path, a_txt="a\n")
+    ws, outside = tmp_path / "ws", tmp_path / "outside"
+    for folder in (ws / "d", outside):
+        folder.mkdir()
+        (folder / "f.txt").write_text("f\n")
+    editor_files = Buffers()
+    accept = editor_files.answers()["fs/write_text_file"]
+    last = "a.txt" if when.startswith("before") else "f.txt"
+
+    def write(params: Message) -> Any:
+        done = accept(params)
+        if params["path"].endswith(last) and not (ws / "e").exists():
+            (ws / "d").rename(ws / "e")
+            (ws / "d").symlink_to(outside)
+        return done
+
+    patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-a\n+A\n*** Update File: d/f.txt\n@@\n-f\n+F\n*** End Patch\n"
+    answers = {**editor_files.answers(), "fs/write_text_file": write}
+    kit = EditorKit(tmp_path, ScriptedModel(call("patch", patch=patch), say("ok")), settings=ACCEPT,
+                    capabilities=FILES, answers=answers)  # fmt: skip
+    async with kit as editor:
+        await editor.prompt(await editor.new())
+        assert editor.call()["status"] == "failed"
+        told = editor.call()["rawOutput"]["text"]
+        assert "a link came to be" in told and (str(outside) in told) == (last == "f.txt")
+        assert (outside / "f.txt").read_text() == "f\n" and (ws / "a.txt").read_text() == "a\n"
+
+
 async def test_an_editor_that_does_not_give_a_file_leaves_it_to_the_disk(tmp_path: Path):
     workspace(tmp_path, a_txt="on disk\n")
 
