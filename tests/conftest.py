@@ -1,12 +1,18 @@
 """Settings of the whole suite."""
 
+import gc
 import os
 import sys
 
 # Modules that pytest rewrites (its plugins, hypothesis, the tests) are compiled once, not in every worker and run.
 sys.dont_write_bytecode = False
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+
+# The collector would look at each imported module and collected test many times: a quarter of the time before the first
+# test, and a twentieth of what follows. It is on again when the first test runs.
+gc.disable()
 
 # One thread per library: the models are tiny, xdist's workers share the cores. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,3 +22,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one more than there are cores, because some tests wait: for a process, a time-out, the compiler."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is there now stays to the end."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()

@@ -6,15 +6,9 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import hashlib
 import math
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -26,72 +20,15 @@ from pointcode_local.engine.models.reference import GrowingKv, TorchModel
 from pointcode_local.engine.plans import kv_geometry
 from pointcode_local.engine.weights import ModelWeights, WeightKind
 
+from .host_build import ROOT, compiled
 from .kernel import BrokenKernel, Kernel, Row
-
-ROOT = Path(__file__).resolve().parents[2]
-EMULATION = Path(__file__).parent / "host_cuda"
-
-
-def compiler() -> str | None:
-    """The C++ compiler, or None."""
-    return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-
-
-FLAGS = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-fno-semantic-interposition"]
-KEPT = ROOT / "build/emulation"  # compiled libraries stay there until a source changes
-
-
-def small_library(name: str, sources: list[Path]) -> ctypes.CDLL:
-    """Other sources than the megakernel's, compiled with the emulated device."""
-    return _library(name, [*sources, *EMULATION.glob("*.cc")])
 
 
 def build() -> ctypes.CDLL:
     """The kernel and the emulation, compiled once for all who share them."""
-    sources = [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc", *EMULATION.glob("*.cc")]
-    loaded = _library("host_kernel", sources)
+    loaded = compiled("host_kernel", [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc"])
     loaded.pointcode_mk_place.restype = ctypes.c_size_t
     return loaded
-
-
-def _library(name: str, sources: list[Path]) -> ctypes.CDLL:
-    """Loads the kept library of these sources, of whatever they may include, and of this compiler; makes it first."""
-    read = sorted({*(ROOT / "csrc").glob("*.[ch]*"), *EMULATION.iterdir(), *sources})
-    about = " ".join([str(compiler()), *FLAGS]).encode()
-    digest = hashlib.sha256(about + b"".join(source.read_bytes() for source in read)).hexdigest()[:16]
-    KEPT.mkdir(parents=True, exist_ok=True)
-    library = KEPT / f"{name}-{digest}.so"
-    with (KEPT / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
-            for old in KEPT.glob(f"{name}-*"):
-                old.unlink()
-            _compile(library, sources)
-    loaded = ctypes.CDLL(str(library))
-    loaded.host_cuda_error.restype = ctypes.c_char_p
-    return loaded
-
-
-def _compile(library: Path, sources: list[Path]) -> None:
-    """All sources side by side, since every worker of the test run waits for them."""
-    flags = [
-        *FLAGS, "-Wno-unknown-pragmas", "-DPOINTCODE_HOST_CUDA", f"-I{EMULATION}", f"-I{ROOT / 'csrc'}",
-        "-x", "c++", "-c",
-    ]  # fmt: skip
-    objects = [library.with_suffix(f".{source.stem}.o") for source in sources]
-    running = [
-        subprocess.Popen([str(compiler()), *flags, str(source), "-o", str(made)], stderr=subprocess.PIPE, text=True)
-        for source, made in zip(sources, objects, strict=True)
-    ]
-    errors = [process.communicate()[1] for process in running]
-    assert not any(process.returncode for process in running), "\n".join(errors)[-4000:]
-    made = library.with_suffix(".new")
-    link = [str(compiler()), "-shared", "-Wl,-Bsymbolic", *map(str, objects), "-o", str(made)]
-    done = subprocess.run(link, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    for part in objects:
-        part.unlink()
-    made.rename(library)
 
 
 @dataclass(slots=True)

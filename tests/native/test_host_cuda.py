@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from .host_kernel import EMULATION, compiler, small_library
+from .host_build import EMULATION, compiled, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 SOUND, NO_WAIT, DIVERGENT, ARRIVES_TWICE, NEVER_ARRIVES = range(5)
@@ -19,7 +19,7 @@ class Arguments(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    return small_library("faulty", [EMULATION.parent / "faulty_kernels.cu"])
+    return compiled("faulty", [EMULATION.parent / "faulty_kernels.cu"])
 
 
 def launch(library: ctypes.CDLL, fault: int, seed: int) -> tuple[np.ndarray, str]:

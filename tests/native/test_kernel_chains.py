@@ -16,7 +16,8 @@ from pointcode_local.engine.kv_cache import PAGE_TOKENS
 from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
-from .host_kernel import HostKernel, build, compiler
+from .host_build import compiler
+from .host_kernel import HostKernel, build
 from .kernel import Row
 from .test_megakernel import WINDOW, prompt_of, release, started
 from .test_megakernel import weights as weights

@@ -13,7 +13,8 @@ import torch
 
 from pointcode_local.engine.weights import ModelWeights
 
-from .host_kernel import HostKernel, build, compiler
+from .host_build import compiler
+from .host_kernel import HostKernel, build
 from .opcode_bed import Bed
 from .opcode_cases import CASES, ORDERS, Case
 from .test_megakernel import weights  # noqa: F401  # pyright: ignore[reportUnusedImport]

@@ -20,7 +20,8 @@ from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule
 from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
-from .host_kernel import CheckedRow, HostKernel, build, compiler
+from .host_build import compiler
+from .host_kernel import CheckedRow, HostKernel, build
 from .kernel import AbortedStep, MkParams
 from .test_random_schedules import random_schedule
 

@@ -10,7 +10,7 @@ import torch
 from pointcode_local.engine.cuda import ops, packing
 from pointcode_local.engine.cuda.packed_products import from_panels, to_panels
 
-from .host_kernel import EMULATION, ROOT, compiler, small_library
+from .host_build import EMULATION, ROOT, compiled, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 
@@ -37,7 +37,7 @@ class Gather(ctypes.Structure):
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
     sources = [ROOT / "csrc/prefill_gemm.cu", ROOT / "csrc/prefill_panels.cu", EMULATION.parent / "products_entry.cu"]
-    return small_library("products", sources)
+    return compiled("products", sources)
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:

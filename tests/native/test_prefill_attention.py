@@ -9,7 +9,7 @@ import torch
 
 from pointcode_local.engine.cuda.attention import attend_in_blocks
 
-from .host_kernel import EMULATION, ROOT, compiler, small_library
+from .host_build import EMULATION, ROOT, compiled, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
 DIMS = 128
@@ -28,7 +28,7 @@ class Attention(ctypes.Structure):
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
     sources = [ROOT / "csrc/prefill_attention.cu", EMULATION.parent / "attention_entry.cu"]
-    return small_library("attention", sources)
+    return compiled("attention", sources)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ struct Device {
   int alive = 0;
   std::string error;
 };
-inline Device device;
+inline Device device __attribute__((visibility("hidden")));
 
 inline uint32_t dice(uint32_t sides) {  // xorshift64*
   uint64_t& s = device.state;
@@ -85,11 +85,15 @@ inline uint32_t dice(uint32_t sides) {  // xorshift64*
 
 inline int lane_of(const Thread& t) { return static_cast<int>(&t - t.warp->lanes); }
 
+// Lanes that wait for each other, and for nothing else.
+inline void wake_lanes(Warp& warp, uint32_t lanes) {
+  warp.ready |= lanes;
+  if (!warp.listed && lanes != 0) warp.listed = true, device.ready.push_back(&warp);
+}
+
 inline void wake(Thread* t) {
-  Warp* warp = t->warp;
   t->waits_for = nullptr, t->spins = false;
-  warp->ready |= 1u << lane_of(*t);
-  if (!warp->listed) warp->listed = true, device.ready.push_back(warp);
+  wake_lanes(*t->warp, 1u << lane_of(*t));
 }
 
 inline void leave() { switch_context(&device.current->fiber.context, device.main); }

@@ -46,6 +46,10 @@ struct Fiber {
     *--top = reinterpret_cast<uint64_t>(entry);  // where the first switch goes
     context = top - 6;
   }
+  void prefetch() const {
+    for (int line = 0; line < 4; line++)
+      __builtin_prefetch(static_cast<const uint8_t*>(context) + 64 * line);
+  }
 };
 
 }  // namespace host_cuda
@@ -65,6 +69,7 @@ struct Fiber {
     context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = bytes;
     makecontext(&context, entry, 0);
   }
+  void prefetch() const {}
 };
 
 }  // namespace host_cuda

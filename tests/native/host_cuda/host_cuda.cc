@@ -1,13 +1,12 @@
 // The scheduler of the emulated device: fibers, warps, meetings of lanes, when a copy lands.
 #include <sys/mman.h>
 
-#include <algorithm>
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -43,8 +42,7 @@ void after_end(Warp& warp) {  // a thread ended: others may have waited for it
   if (warp.arrived != 0 && warp.arrived == warp.alive) {
     const uint32_t lanes = warp.arrived;
     finish_meeting(warp);
-    for (int i = 0; i < kWarpLanes; i++)
-      if (lanes >> i & 1) wake(&warp.lanes[i]);
+    wake_lanes(warp, lanes);
   }
   Block& block = *warp.block;
   if (block.in_sync != 0 && block.in_sync == block.alive)
@@ -63,13 +61,25 @@ void run_lane(Thread& t) {
   device.current = nullptr;
 }
 
+// A lane that is ready, at random. It is run after the one before it: what its switch reads comes meanwhile.
+int next_lane(const Warp& warp) {
+  const int first = static_cast<int>(dice(kWarpLanes));
+  const int i = (first + std::countr_zero(std::rotr(warp.ready, first))) % kWarpLanes;
+  warp.lanes[i].fiber.prefetch();
+  return i;
+}
+
 void run_warp(Warp& warp) {
-  for (int n = 1 + static_cast<int>(dice(kBurst)); n > 0 && warp.ready != 0; n--) {
-    int i = static_cast<int>(dice(kWarpLanes));
-    while ((warp.ready >> i & 1) == 0) i = (i + 1) % kWarpLanes;
+  if (warp.ready == 0) return;  // they ran in the turn that listed the warp
+  int next = next_lane(warp);
+  for (int n = 1 + static_cast<int>(dice(kBurst)); n > 0; n--) {
+    const int i = next;
     warp.ready &= ~(1u << i);
+    const bool chosen = warp.ready != 0;
+    if (chosen) next = next_lane(warp);
     run_lane(warp.lanes[i]);
-    if (!device.error.empty()) return;
+    if (!device.error.empty() || warp.ready == 0) return;
+    if (!chosen) next = next_lane(warp);
   }
 }
 
@@ -218,8 +228,7 @@ uint8_t (*meet(const void* input, size_t bytes, Finish finish, std::source_locat
       }
       if (finish != nullptr) finish(slots, warp.alive);
       finish_meeting(warp);
-      for (Thread& t : warp.lanes)
-        if (&t != device.current && (warp.alive >> lane_of(t) & 1)) wake(&t);
+      wake_lanes(warp, warp.alive & ~(1u << lane()));
       return slots;
     }
 
