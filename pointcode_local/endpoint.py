@@ -74,13 +74,16 @@ class EndpointModel:
 
         self.base_url = api_base(base_url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        local = urlsplit(self.base_url).hostname in ("127.0.0.1", "localhost", "::1")
+        address = urlsplit(self.base_url)
+        local = address.hostname in ("127.0.0.1", "localhost", "::1")
+        encrypted = address.scheme != "http"  # else nothing is verified, and a start needs no list of authorities
         self._http = httpx.AsyncClient(
             base_url=self.base_url,
             headers=headers,
             timeout=httpx.Timeout(stall_timeout_s or None, connect=10.0),
             trust_env=not local and uds is None,
-            transport=httpx.AsyncHTTPTransport(uds=str(uds)) if uds else None,
+            verify=encrypted,
+            transport=httpx.AsyncHTTPTransport(uds=str(uds), verify=encrypted) if uds else None,
         )
         self._name = model
         self._context_tokens = context_tokens

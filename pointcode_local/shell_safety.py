@@ -78,69 +78,66 @@ NEVER_BY_WILDCARD = (
     ]
 )
 
-_SHORT = r"-[{}]+"
 _NUMBER = r"-\d+|-[nc]\s*\+?\d*|--(lines|bytes)(=\+?-?\d+)?"
+# These tables are compiled where they are used: all of them at every start would take 15 of its 400 ms.
 # Command -> what its option words may look like. A command that is not here is not read-only.
-READ_ONLY: dict[str, re.Pattern[str]] = {
-    name: re.compile(options)
-    for name, options in {
-        "ls": r"-[aAlhrtRSsd1FGgnopiCmxXkBbcqQuUvN]+|--(all|almost-all|human-readable|recursive|reverse|"
-        r"directory|inode|size|color(=\w+)?|sort=\w+|time=\w+|group-directories-first)",
-        "cat": r"-[AbEnsTuvet]+|--(number|number-nonblank|show-all|show-ends|show-tabs|squeeze-blank)",
-        "head": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)",
-        "tail": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)|\+\d+",
-        "wc": r"-[clmwL]+|--(lines|words|bytes|chars|max-line-length)",
-        "nl": r"-[bafvinwsd]+\w*",
-        "pwd": r"-[LP]",
-        "echo": r"-[neE]+",
-        "true": r"(?!)",
-        "false": r"(?!)",
-        "whoami": r"(?!)",
-        "id": r"-[ugGn]+",
-        "uname": r"-[asnrvmpio]+",
-        "which": r"-a",
-        "basename": r"-[az]+|-s|--suffix=\S*",
-        "dirname": r"-z",
-        "realpath": r"-[emLPsqz]+",
-        "readlink": r"-[femnqsvz]+",
-        "stat": r"-[Lt]+|-c|--format=.*|--printf=.*|-f",
-        "file": r"-[bihkLNprsvz0]+|--(brief|mime|mime-type|mime-encoding)",
-        "du": r"-[aAbchHkLmsSx0]+|-d|-d\d+|--(max-depth=\d+|summarize|human-readable|apparent-size|total|all)",
-        "df": r"-[ahHiklmPT]+",
-        "grep": r"-[EFGPiwxcLlnoqshHvyabTzZrRU]+|-[ABCmde]|-[ABCm]\d+|-e.*|--(color(=\w+)?|include=.*|"
-        r"exclude=.*|exclude-dir=.*|ignore-case|word-regexp|line-number|count|files-with-matches|"
-        r"files-without-match|invert-match|only-matching|recursive|fixed-strings|extended-regexp|perl-regexp|"
-        r"no-messages|with-filename|no-filename|max-count=\d+|(after-|before-)?context=\d+|binary-files=\w+|"
-        r"text|regexp=.*)",
-        "rg": r"-[iSswxvcloNnHIFPUauL0.]+|-[ABCmegtT]|-[ABCm]\d+|-[egtT].*|--(hidden|no-ignore|ignore-case|"
-        r"smart-case|case-sensitive|word-regexp|line-number|no-line-number|count|files-with-matches|"
-        r"files-without-match|files|fixed-strings|only-matching|heading|no-heading|with-filename|no-filename|"
-        r"glob=.*|type=\w+|max-count=\d+|(after-|before-)?context=\d+|color=\w+|sort=\w+|multiline|stats|json|"
-        r"max-depth=\d+|regexp=.*)",
-        "sort": r"-[bdfghiMnRrVcCmsuz]+|-[kt].*|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|"
-        r"ignore-case|field-separator=.*|key=.*)",
-        "uniq": r"-[cdDuiz]+|-[fsw]\d*|--(count|repeated|unique|ignore-case)",
-        "cut": r"-[bcfdsnz].*|--(fields|delimiter|characters|bytes|output-delimiter)=.*|--complement|"
-        r"--only-delimited",
-        "tr": r"-[cCdst]+",
-        "diff": r"-[abBcdeiNnpqrstTuUwyE]+|-[UC]\d+|--(unified(=\d+)?|brief|recursive|side-by-side|"
-        r"ignore-all-space|ignore-space-change|ignore-blank-lines|color(=\w+)?|stat)",
-        "cmp": r"-[bls]+",
-        "comm": r"-[123]+",
-        "column": r"-[tx]+|-s.*|-c\d+",
-        "tree": r"-[adfilpshugDFtrvcUCnLIPNqxJX]+|-L\d+|--(dirsfirst|noreport|prune|gitignore|filelimit=?\d*)",
-        "find": r"-(name|iname|path|ipath|wholename|regex|iregex|type|maxdepth|mindepth|size|mtime|mmin|ctime|"
-        r"cmin|atime|amin|newer|empty|not|o|a|or|and|print|print0|prune|perm|user|group|links|daystart|depth|"
-        r"true|false|readable|executable|writable|xdev|mount|L|P|H|\d+[kMGcwb]?)",
-        "sed": r"-[nErsuz]+|-e|--(quiet|silent|expression=.*|regexp-extended|null-data|separate|unbuffered|"
-        r"posix|sandbox)",
-        "cd": r"(?!)",
-        "test": r"-\w+",
-        "date": r"-[uRI]+|--(utc|iso-8601(=\w+)?|rfc-3339=\w+)",
-        "md5sum": r"(?!)",
-        "sha1sum": r"(?!)",
-        "sha256sum": r"(?!)",
-    }.items()
+READ_ONLY: dict[str, str] = {
+    "ls": r"-[aAlhrtRSsd1FGgnopiCmxXkBbcqQuUvN]+|--(all|almost-all|human-readable|recursive|reverse|"
+    r"directory|inode|size|color(=\w+)?|sort=\w+|time=\w+|group-directories-first)",
+    "cat": r"-[AbEnsTuvet]+|--(number|number-nonblank|show-all|show-ends|show-tabs|squeeze-blank)",
+    "head": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)",
+    "tail": _NUMBER + r"|-[qvz]+|--(quiet|silent|verbose)|\+\d+",
+    "wc": r"-[clmwL]+|--(lines|words|bytes|chars|max-line-length)",
+    "nl": r"-[bafvinwsd]+\w*",
+    "pwd": r"-[LP]",
+    "echo": r"-[neE]+",
+    "true": r"(?!)",
+    "false": r"(?!)",
+    "whoami": r"(?!)",
+    "id": r"-[ugGn]+",
+    "uname": r"-[asnrvmpio]+",
+    "which": r"-a",
+    "basename": r"-[az]+|-s|--suffix=\S*",
+    "dirname": r"-z",
+    "realpath": r"-[emLPsqz]+",
+    "readlink": r"-[femnqsvz]+",
+    "stat": r"-[Lt]+|-c|--format=.*|--printf=.*|-f",
+    "file": r"-[bihkLNprsvz0]+|--(brief|mime|mime-type|mime-encoding)",
+    "du": r"-[aAbchHkLmsSx0]+|-d|-d\d+|--(max-depth=\d+|summarize|human-readable|apparent-size|total|all)",
+    "df": r"-[ahHiklmPT]+",
+    "grep": r"-[EFGPiwxcLlnoqshHvyabTzZrRU]+|-[ABCmde]|-[ABCm]\d+|-e.*|--(color(=\w+)?|include=.*|"
+    r"exclude=.*|exclude-dir=.*|ignore-case|word-regexp|line-number|count|files-with-matches|"
+    r"files-without-match|invert-match|only-matching|recursive|fixed-strings|extended-regexp|perl-regexp|"
+    r"no-messages|with-filename|no-filename|max-count=\d+|(after-|before-)?context=\d+|binary-files=\w+|"
+    r"text|regexp=.*)",
+    "rg": r"-[iSswxvcloNnHIFPUauL0.]+|-[ABCmegtT]|-[ABCm]\d+|-[egtT].*|--(hidden|no-ignore|ignore-case|"
+    r"smart-case|case-sensitive|word-regexp|line-number|no-line-number|count|files-with-matches|"
+    r"files-without-match|files|fixed-strings|only-matching|heading|no-heading|with-filename|no-filename|"
+    r"glob=.*|type=\w+|max-count=\d+|(after-|before-)?context=\d+|color=\w+|sort=\w+|multiline|stats|json|"
+    r"max-depth=\d+|regexp=.*)",
+    "sort": r"-[bdfghiMnRrVcCmsuz]+|-[kt].*|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|"
+    r"ignore-case|field-separator=.*|key=.*)",
+    "uniq": r"-[cdDuiz]+|-[fsw]\d*|--(count|repeated|unique|ignore-case)",
+    "cut": r"-[bcfdsnz].*|--(fields|delimiter|characters|bytes|output-delimiter)=.*|--complement|"
+    r"--only-delimited",
+    "tr": r"-[cCdst]+",
+    "diff": r"-[abBcdeiNnpqrstTuUwyE]+|-[UC]\d+|--(unified(=\d+)?|brief|recursive|side-by-side|"
+    r"ignore-all-space|ignore-space-change|ignore-blank-lines|color(=\w+)?|stat)",
+    "cmp": r"-[bls]+",
+    "comm": r"-[123]+",
+    "column": r"-[tx]+|-s.*|-c\d+",
+    "tree": r"-[adfilpshugDFtrvcUCnLIPNqxJX]+|-L\d+|--(dirsfirst|noreport|prune|gitignore|filelimit=?\d*)",
+    "find": r"-(name|iname|path|ipath|wholename|regex|iregex|type|maxdepth|mindepth|size|mtime|mmin|ctime|"
+    r"cmin|atime|amin|newer|empty|not|o|a|or|and|print|print0|prune|perm|user|group|links|daystart|depth|"
+    r"true|false|readable|executable|writable|xdev|mount|L|P|H|\d+[kMGcwb]?)",
+    "sed": r"-[nErsuz]+|-e|--(quiet|silent|expression=.*|regexp-extended|null-data|separate|unbuffered|"
+    r"posix|sandbox)",
+    "cd": r"(?!)",
+    "test": r"-\w+",
+    "date": r"-[uRI]+|--(utc|iso-8601(=\w+)?|rfc-3339=\w+)",
+    "md5sum": r"(?!)",
+    "sha1sum": r"(?!)",
+    "sha256sum": r"(?!)",
 }
 _LOG_OPTIONS = (
     r"-[pusnwbzgGiEFPcmMR]+|-\d+|-[UnSGLM]\d*.*|--(oneline|graph|stat(=\S+)?|shortstat|numstat|name-only|"
@@ -154,79 +151,73 @@ _LOG_OPTIONS = (
     r"remotes|no-ext-diff|no-textconv|check|exit-code|quiet|full-index|relative(=.*)?|no-prefix|topo-order|"
     r"date-order|left-right|merge-base)"
 )
-GIT_READ_ONLY: dict[str, re.Pattern[str]] = {
-    name: re.compile(options)
-    for name, options in {
-        "status": r"-[sbuvz]+|-u\w+|--(short|branch|porcelain(=\w+)?|untracked-files(=\w+)?|ignored(=\w+)?|long|"
-        r"verbose|show-stash|ahead-behind)",
-        "log": _LOG_OPTIONS,
-        "diff": _LOG_OPTIONS,
-        "show": _LOG_OPTIONS,
-        "shortlog": r"-[nsec]+",
-        "blame": r"-[wlstfneCM]+|-L.*|--(line-porcelain|porcelain|date=\w+)",
-        "rev-parse": r"--(abbrev-ref|short(=\d+)?|show-toplevel|verify|git-dir|is-inside-work-tree|show-prefix|"
-        r"symbolic-full-name|quiet)",
-        "ls-files": r"-[cdmoistuvz]+|--(cached|deleted|modified|others|stage|exclude-standard|full-name)",
-        "ls-tree": r"-[drtlz]+|--(name-only|long|full-name|full-tree)",
-        "describe": r"--(tags|always|dirty|long|abbrev=\d+|all)",
-        "cat-file": r"-[tspe]",
-        "merge-base": r"--(all|is-ancestor|fork-point)",
-        "rev-list": r"--(count|all|max-count=\d+|left-right)|-\d+|-n",
-    }.items()
+GIT_READ_ONLY: dict[str, str] = {
+    "status": r"-[sbuvz]+|-u\w+|--(short|branch|porcelain(=\w+)?|untracked-files(=\w+)?|ignored(=\w+)?|long|"
+    r"verbose|show-stash|ahead-behind)",
+    "log": _LOG_OPTIONS,
+    "diff": _LOG_OPTIONS,
+    "show": _LOG_OPTIONS,
+    "shortlog": r"-[nsec]+",
+    "blame": r"-[wlstfneCM]+|-L.*|--(line-porcelain|porcelain|date=\w+)",
+    "rev-parse": r"--(abbrev-ref|short(=\d+)?|show-toplevel|verify|git-dir|is-inside-work-tree|show-prefix|"
+    r"symbolic-full-name|quiet)",
+    "ls-files": r"-[cdmoistuvz]+|--(cached|deleted|modified|others|stage|exclude-standard|full-name)",
+    "ls-tree": r"-[drtlz]+|--(name-only|long|full-name|full-tree)",
+    "describe": r"--(tags|always|dirty|long|abbrev=\d+|all)",
+    "cat-file": r"-[tspe]",
+    "merge-base": r"--(all|is-ancestor|fork-point)",
+    "rev-list": r"--(count|all|max-count=\d+|left-right)|-\d+|-n",
 }
 # git subcommands that only read when they have no argument beyond these options
 GIT_LISTING = {
-    "branch": re.compile(r"-[arv]+|--(all|remotes|list|verbose|show-current|merged|no-merged)"),
-    "tag": re.compile(r"-[ln]+|--list"),
-    "remote": re.compile(r"-v|--verbose"),
-    "stash": re.compile(r"list"),
-    "worktree": re.compile(r"list"),
+    "branch": r"-[arv]+|--(all|remotes|list|verbose|show-current|merged|no-merged)",
+    "tag": r"-[ln]+|--list",
+    "remote": r"-v|--verbose",
+    "stash": r"list",
+    "worktree": r"list",
 }
 
 # Command -> options that write or run, whatever rule allows the command.
-DANGEROUS: dict[str, re.Pattern[str]] = {
-    name: re.compile(options, re.DOTALL)
-    for name, options in {
-        "find": r"-(exec|execdir|ok|okdir|delete|fprint.*|fls|files0-from)",
-        "fd": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
-        "fdfind": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
-        "sort": r"-[A-Za-z]*[oT].*|--o.*|--co.*|--te.*|--files0.*|--fi.*",
-        "tree": r"-[A-Za-z]*o.*|--output.*|-R",
-        "rg": r"--pre|--pre=.*|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip|--hyperlink.*",
-        "ag": r"--pag.*|-[A-Za-z]*z.*",
-        "ack": r"--pag.*|--ackrc.*|--output.*",
-        "man": r"-[A-Za-z]*[PHCpE].*|--pa.*|--ht.*|--br.*|--co.*|--pre.*",
-        "less": r".*",
-        "more": r".*",
-        "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|"
-        r"--template.*|"
-        r"--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
-        "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|"
-        r"--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
-        "zip": r"-.*T.*|--unzip.*|--test.*",
-        "rsync": r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*|--daemon",
-        "scp": r"-[A-Za-z]*[SoF].*",
-        "curl": r"-[A-Za-z]*[oOKTJDc].*|--output.*|--remote.*|--config.*|--upload.*|--dump.*|--cookie-jar.*|"
-        r"--trace.*|--libcurl.*|--stderr.*|--etag-save.*",
-        "wget": r"-[A-Za-z]*[OoaePirE].*|--output.*|--append.*|--execute.*|--use-askpass.*|--config.*|"
-        r"--directory.*|--post-file.*|--body-file.*|--save.*",
-        "file": r"-[A-Za-z]*[CmS].*|--compile|--magic.*",
-        "date": r"-[A-Za-z]*[sf].*|--se.*|--file.*",
-        "yq": r"-[A-Za-z]*i.*|--in.*",
-        "perl": r"-[A-Za-z]*[ieE].*",
-        "ruby": r"-[A-Za-z]*[ie].*",
-        "awk": r"-[A-Za-z]*[fiElL].*|--file.*|--include.*|--load.*|--exec.*|--inplace.*",
-        "gawk": r"-[A-Za-z]*[fiElLdDop].*|--.*",
-        "mawk": r"-[A-Za-z]*f.*|-W.*",
-        "sed": r"-[nErsuzE]*[ifl].*|--i.*|--fi.*|--fo.*",
-        "printf": r"-v.*",
-        "xxd": r"-[A-Za-z]*r.*",
-        "split": r"--filter.*",
-        "ctags": r"--options.*|-L.*",
-        "pytest": r"-[A-Za-z]*p.*|-c.*|--rootdir.*|--confcutdir.*|-o.*|--override.*",
-        "gcc": r"-wrapper|-fplugin.*|-B.*|-specs.*",
-        "dd": r"of=.*",
-    }.items()
+DANGEROUS: dict[str, str] = {
+    "find": r"-(exec|execdir|ok|okdir|delete|fprint.*|fls|files0-from)",
+    "fd": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
+    "fdfind": r"-[A-Za-z0]*[xX].*|--exec.*|--ex",
+    "sort": r"-[A-Za-z]*[oT].*|--o.*|--co.*|--te.*|--files0.*|--fi.*",
+    "tree": r"-[A-Za-z]*o.*|--output.*|-R",
+    "rg": r"--pre|--pre=.*|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip|--hyperlink.*",
+    "ag": r"--pag.*|-[A-Za-z]*z.*",
+    "ack": r"--pag.*|--ackrc.*|--output.*",
+    "man": r"-[A-Za-z]*[PHCpE].*|--pa.*|--ht.*|--br.*|--co.*|--pre.*",
+    "less": r".*",
+    "more": r".*",
+    "git": r"-c.*|--config.*|--exec.*|--ou.*|--ext.*|--textc.*|-O.*|--open.*|--upload.*|--receive.*|--rec.*|"
+    r"--template.*|"
+    r"--git-dir.*|--work-tree.*|-C.*|-x.*|--tool.*|--extc.*|--namespace.*|--super.*",
+    "tar": r"--to-.*|--checkpoint-.*|-[A-Za-z]*I.*|--use.*|--rsh.*|--rmt.*|-[A-Za-z]*F.*|--info-.*|"
+    r"--new-vol.*|--absolute.*|-[A-Za-z]*P.*",
+    "zip": r"-.*T.*|--unzip.*|--test.*",
+    "rsync": r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*|--daemon",
+    "scp": r"-[A-Za-z]*[SoF].*",
+    "curl": r"-[A-Za-z]*[oOKTJDc].*|--output.*|--remote.*|--config.*|--upload.*|--dump.*|--cookie-jar.*|"
+    r"--trace.*|--libcurl.*|--stderr.*|--etag-save.*",
+    "wget": r"-[A-Za-z]*[OoaePirE].*|--output.*|--append.*|--execute.*|--use-askpass.*|--config.*|"
+    r"--directory.*|--post-file.*|--body-file.*|--save.*",
+    "file": r"-[A-Za-z]*[CmS].*|--compile|--magic.*",
+    "date": r"-[A-Za-z]*[sf].*|--se.*|--file.*",
+    "yq": r"-[A-Za-z]*i.*|--in.*",
+    "perl": r"-[A-Za-z]*[ieE].*",
+    "ruby": r"-[A-Za-z]*[ie].*",
+    "awk": r"-[A-Za-z]*[fiElL].*|--file.*|--include.*|--load.*|--exec.*|--inplace.*",
+    "gawk": r"-[A-Za-z]*[fiElLdDop].*|--.*",
+    "mawk": r"-[A-Za-z]*f.*|-W.*",
+    "sed": r"-[nErsuzE]*[ifl].*|--i.*|--fi.*|--fo.*",
+    "printf": r"-v.*",
+    "xxd": r"-[A-Za-z]*r.*",
+    "split": r"--filter.*",
+    "ctags": r"--options.*|-L.*",
+    "pytest": r"-[A-Za-z]*p.*|-c.*|--rootdir.*|--confcutdir.*|-o.*|--override.*",
+    "gcc": r"-wrapper|-fplugin.*|-B.*|-specs.*",
+    "dd": r"of=.*",
 }
 DANGEROUS_GIT = frozenset(
     [
@@ -297,7 +288,7 @@ def read_only(command: Simple) -> bool:
         return False
     if name == "cd" and len(operands) != 1:
         return False
-    return all(allowed.fullmatch(option) for option in options)
+    return all(re.fullmatch(allowed, option) for option in options)
 
 
 def split_options(words: list[str]) -> tuple[list[str], list[str]]:
@@ -318,11 +309,11 @@ def _git_read_only(words: list[str]) -> bool:
         return False
     sub, rest = words[0], words[1:]
     if sub in GIT_LISTING:
-        return all(GIT_LISTING[sub].fullmatch(word) for word in rest) and (
+        return all(re.fullmatch(GIT_LISTING[sub], word) for word in rest) and (
             sub not in ("stash", "worktree") or bool(rest)
         )
     allowed = GIT_READ_ONLY.get(sub)
-    return allowed is not None and all(allowed.fullmatch(option) for option in split_options(rest)[0])
+    return allowed is not None and all(re.fullmatch(allowed, option) for option in split_options(rest)[0])
 
 
 def danger(command: Simple) -> str | None:
@@ -332,7 +323,7 @@ def danger(command: Simple) -> str | None:
     options = words if name in ("find", "dd", "tar") else split_options(words)[0]
     if pattern is not None:
         for word in options:
-            if pattern.fullmatch(word):
+            if re.fullmatch(pattern, word, re.DOTALL):
                 return word
     if name == "tar" and words and re.fullmatch(r"[A-Za-z]*[IFP][A-Za-z]*", words[0]):
         return words[0]
