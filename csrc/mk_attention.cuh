@@ -25,52 +25,44 @@ struct ConsumerAttention : ConsumerGemm<NB> {
 
   using ConsumerGemm<NB>::ConsumerGemm;
 
-  // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. The q of all rows
-  // is loaded at once (a load takes longer than a row's work) and waits in registers for its row's turn: a row takes the
-  // place of the one before once that one's last scores are made.
-  static constexpr int kQueries = kChains && NB == 8 ? 4 : NB;  // rows at once: registers
+  // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. The next row's
+  // q is on its way while a row is worked on, and takes the row's place once its last scores are made.
   __device__ __forceinline__ void attention(const TaskDescriptor& d) {
     const int width = p.n_heads / p.n_kv_heads * p.head_dim,
-              piece = w * 32 + lane;  // one 16-byte piece of each row's q per thread
-    const bool has_piece = piece * 4 < width;
-    uint2 q[kQueries];
+              piece = w * 32 + lane;  // one 16-byte piece of q per thread
+    const uint8_t* from = piece * 4 < width
+                              ? p.q + static_cast<size_t>(d.tile_begin) * width * 4 + piece * 16
+                              : nullptr;
+    const size_t stride = static_cast<size_t>(p.n_kv_heads) * width * 4;
+    const uint32_t tag = tag_of(p, d.layer);
     const PageRange mine = page_range<NB>(p, min(lane, p.n_rows - 1), d.flags & kFlagSliding,
                                           d.split);  // of row `lane`
     const uint32_t held = rows_on_held_pages<NB, kChains>(p, mine);
-    const auto place = [&](int row) {
-      if (row % kQueries == 0) fetch_q(d, row, width, has_piece ? piece : -1, q);
-      uint2 x = q[0];
-#pragma unroll
-      for (int i = 1; i < kQueries; i++)
-        if (i == row % kQueries) x = q[i];
-      if (has_piece)
-        *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = x;
+    uint4 x = from ? load_volatile(from) : uint4{};
+    const auto place = [&] {
+      if (!from) return;
+      if (!tagged(x, tag)) {
+        uint4 again[1];
+        const uint32_t at[1] = {0};
+        gather<1>(p, ordinal, tag, from, again, at);
+        x = again[0];
+      }
+      *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {x.x,
+                                                                                           x.z};
     };
-    place(0);
+    place();
     sync();
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
+      const bool more = r + 1 < p.n_rows;
+      if (from && more) from += stride, x = load_volatile(from);
       const PageRange range = {__shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
                                __shfl_sync(~0u, mine.first_key, r),
                                __shfl_sync(~0u, mine.position, r)};
       attend(d, r, range, held >> r, [&] {
-        if (r + 1 < p.n_rows) place(r + 1);
+        if (more) place();
       });
     }
-  }
-  // This thread's piece of the q of rows `first` .. for one KV head, once it has come; zero for piece -1.
-  __device__ __forceinline__ void fetch_q(const TaskDescriptor& d, int first, int width, int piece,
-                                          uint2 (&q)[kQueries]) {
-    uint4 x[kQueries];
-    uint32_t at[kQueries];
-#pragma unroll
-    for (int i = 0; i < kQueries; i++)
-      at[i] = piece >= 0 && first + i < p.n_rows
-                  ? ((first + i) * p.n_kv_heads + d.tile_begin) * width * 4 + piece * 16
-                  : kNowhere;
-    gather<kQueries>(p, ordinal, tag_of(p, d.layer), p.q, x, at);
-#pragma unroll
-    for (int i = 0; i < kQueries; i++) q[i] = {x[i].x, x[i].z};
   }
 
   // Attention of one row over one split. `next` is called once, by all warps, when q is no longer read; what it writes is
