@@ -263,11 +263,6 @@ class PointcodeApp(App[int]):
         self._sending.submit(text, steer=steer)
         self.show_state()
 
-    def send_prompt(self, text: str) -> None:
-        """A message for the model, whatever it begins with."""
-        self._sending.send_prompt(text)
-        self.show_state()
-
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
         """Enter in the composer."""
         self.submit(message.text, steer=message.steer)
@@ -302,6 +297,13 @@ class PointcodeApp(App[int]):
     def on_early_key(self, message: EarlyKey) -> None:
         """What is typed before a panel can be read, or over the first screen, belongs to the composer."""
         self._composer.add_text(message.character)
+        if message.and_all_others:
+            self._composer.focus()
+
+    def on_text_area_changed(self) -> None:
+        """Once the message is sent or wiped out, the keys are for the open question again."""
+        if self._panel is not None and self.focused is self._composer and not self._composer.text:
+            self._panel.take_keys()
 
     # ------------------------------------------------------------------ actions
     def action_stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pointcode_local.complete import MODE_MEANING
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 class CommandRunner:
     """Runs one parsed command against the app and its host."""
 
-    def __init__(self, app: PointcodeApp, host: Host, turns: Turns) -> None:
+    def __init__(self, app: PointcodeApp, host: Host, turns: Turns, send_prompt: Callable[[str], None]) -> None:
         self._app = app
         self._host = host
         self._turns = turns
+        self._send_prompt = send_prompt
 
     async def run(self, name: str, argument: str) -> None:
         """Do it; an expected failure becomes a notice."""
@@ -72,7 +74,8 @@ class CommandRunner:
             case "quit":
                 await self._app.action_leave()
             case _:
-                self._app.send_prompt(self._host.expand(name, argument))
+                self._send_prompt(self._host.expand(name, argument))
+                self._app.show_state()
 
     def _compact(self) -> None:
         if (agent := self._turns.agent) is not None:

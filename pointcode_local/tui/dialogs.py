@@ -1,7 +1,9 @@
 """The panels that ask the person: may this call run, and the model's own questions.
 
-Both take the place of the composer. Keys typed before the panel could be read do not answer it: it is armed only
-`ARM_AFTER_S` after its first frame, and each early key starts that time again. Early letters go to the composer.
+Both take the keys from the composer. Keys typed before the panel could be read do not answer it: it is armed only
+`ARM_AFTER_S` after its first frame, and each early key starts that time again. Early letters go to the composer; a
+letter that is no answer later on gives the composer the keys too, so that no word of a message answers anything. The
+panel has them again when the message is sent or wiped out.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ class Answered(Message):
 
 
 class EarlyKey(Message):
-    """A printable key (or a paste) that was meant for the composer."""
+    """A printable key (or a paste) that was meant for the composer; `and_all_others`: which gets the following too."""
 
-    def __init__(self, character: str) -> None:
+    def __init__(self, character: str, *, and_all_others: bool = False) -> None:
         super().__init__()
         self.character = character
+        self.and_all_others = and_all_others
 
 
 class AskPanel(Vertical, can_focus=True):
@@ -58,6 +61,7 @@ class AskPanel(Vertical, can_focus=True):
         self._options = options
         self._at = 0
         self._quiet_since: float | None = None  # None until the first frame was drawn
+        self._is_message_begun = False  # of early letters
         self._list = Static("", classes="options", markup=False)
 
     def on_mount(self) -> None:
@@ -72,6 +76,14 @@ class AskPanel(Vertical, can_focus=True):
 
     def check_armed(self) -> None:
         """Show whether keys count now; called when they may have begun to."""
+        self._draw()
+
+    def take_keys(self) -> None:
+        """Back from the composer."""
+        self._is_message_begun = False
+        self._quiet_since = self._clock()
+        self.set_timer(ARM_AFTER_S, self.check_armed)
+        self.focus()
         self._draw()
 
     @property
@@ -103,6 +115,8 @@ class AskPanel(Vertical, can_focus=True):
             case "up" | "down" if self._options:
                 self._at = (self._at + (1 if event.key == "down" else -1)) % len(self._options)
                 self._draw()
+            case "enter" if self._is_message_begun:
+                self.post_message(EarlyKey("", and_all_others=True))  # it is the message that this was meant for
             case "enter" if self._options:
                 self._choose(self._options[self._at][0])
             case _:
@@ -118,17 +132,20 @@ class AskPanel(Vertical, can_focus=True):
         return event.key in ("escape", "ctrl+c", "ctrl+d", "pageup", "pagedown")
 
     def other_key(self, event: events.Key) -> None:
-        """An option by its letter."""
+        """An option by its letter; with any other one a message begins."""
         for answer, key, _ in self._options:
             if event.character == key:
                 self._choose(answer)
                 return
+        if event.is_printable and event.character:
+            self.post_message(EarlyKey(event.character, and_all_others=True))
 
     def _early(self, event: events.Key) -> None:
         if self._quiet_since is not None:
             self._quiet_since = self._clock()
             self.set_timer(ARM_AFTER_S, self.check_armed)
         if event.is_printable and event.character:
+            self._is_message_begun = True
             self.post_message(EarlyKey(event.character))
 
     def _choose(self, answer: str) -> None:
@@ -169,7 +186,7 @@ class PermissionPanel(AskPanel):
         if ask.rule:
             rule = clip(plain(ask.rule).replace("\n", "␊"), MAX_RULE_CELLS)  # a longer one is the command above
             options.append(("always", "a", f"Always allow  {rule}"))
-        options.append(("deny", "n", "No, and tell the model"))
+        options.append(("deny", "n", "No, go on without (esc stops)"))
         super().__init__(ask.call_id, clock, options)
         self._ask = ask
 

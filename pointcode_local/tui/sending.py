@@ -28,7 +28,7 @@ class Sending:
         self._app = app
         self._host = host
         self._turns = turns
-        self._commands = CommandRunner(app, host, turns)
+        self._commands = CommandRunner(app, host, turns, self.send_prompt)
         self._is_going_on = False
 
     def submit(self, text: str, *, steer: bool = False) -> None:

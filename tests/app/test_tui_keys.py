@@ -12,6 +12,7 @@ from pointcode_local.events import (
     Answer,
     FileDiff,
     PermissionAsked,
+    Prompt,
     QuestionAsked,
 )
 from pointcode_local.tui import FPS, app_class
@@ -180,6 +181,47 @@ async def test_each_early_key_starts_the_waiting_time_again() -> None:
         assert agent_of(app).sent == [Answer("ask1", "once")]
 
 
+async def test_a_message_typed_while_the_panel_is_open_answers_nothing_and_is_queued() -> None:
+    app = make_app([PERMISSION], answer("Fine"), prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await type_text(pilot, "explain any")  # its a, y and n are no answers
+        await settle(app, pilot)
+        assert composer_text(app) == "explain any" and app.focused is app._composer
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert agent_of(app).sent == [Prompt("explain any")] and app.focused is app._panel
+        await pilot.press("y")  # too early: the panel has only now the keys again
+        await arm(app, pilot)
+        assert len(agent_of(app).sent) == 1
+        await pilot.press("n")
+        await idle(app, pilot)
+        assert agent_of(app).sent[1] == Answer("ask1", "deny")
+
+
+async def test_a_message_that_is_wiped_out_gives_the_keys_back_to_the_panel() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        await pilot.press("x")
+        await wait_for(app, pilot, lambda: app.focused is app._composer)
+        await pilot.press("backspace")
+        await wait_for(app, pilot, lambda: app.focused is app._panel)
+
+
+async def test_enter_behind_a_message_that_was_begun_before_the_panel_came_does_not_say_yes() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await type_text(pilot, "so")
+        await arm(app, pilot)
+        await pilot.press("enter")
+        await wait_for(app, pilot, lambda: app.focused is app._composer)
+        assert agent_of(app).sent == [] and composer_text(app) == "so"
+
+
 @pytest.mark.parametrize(("keys", "expected"), [("y", "once"), ("a", "always"), ("n", "deny")])
 async def test_letters_answer_the_permission_panel(keys: str, expected: str) -> None:
     app = make_app([PERMISSION], prompt="go")
@@ -267,7 +309,7 @@ async def test_however_long_the_call_is_the_answers_are_in_view_and_page_down_sh
         await asked(app, pilot)
         await arm(app, pilot)
         assert "Yes, this once" in screen_text(app)
-        assert "No, and tell the model" in screen_text(app)
+        assert "No, go on without" in screen_text(app)
         assert "page down: " in screen_text(app)
         assert "x0 = 0" in screen_text(app)
         for _ in range(60):
@@ -276,10 +318,10 @@ async def test_however_long_the_call_is_the_answers_are_in_view_and_page_down_sh
             if "page down" not in screen_text(app):
                 break
         assert "x59 = 59" in screen_text(app)
-        assert "No, and tell the model" in screen_text(app)
+        assert "No, go on without" in screen_text(app)
         await pilot.resize_terminal(size[0], size[1] + 10)
         await settle(app, pilot)
-        assert "No, and tell the model" in screen_text(app)
+        assert "No, go on without" in screen_text(app)
         await pilot.press("n")
         assert agent_of(app).sent == [Answer("big", "deny")]
 
