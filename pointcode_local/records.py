@@ -5,23 +5,20 @@ An object has `type` (the class name in snake_case; `ErrorRaised` is "error") an
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
+import types
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from functools import cache, partial
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from pointcode_local import events
 from pointcode_local.events import AgentEvent, FileDiff
 
 _SPECIAL_NAMES = {"ErrorRaised": "error"}
-_SIMPLE_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "str | None": (str, type(None)),
-    "dict[str, Any]": (dict,),
-}
+MAX_NUMBER = 1 << 62
 
 
 def type_name(kind: type) -> str:
@@ -55,31 +52,74 @@ def from_record(record: Any) -> AgentEvent | None:
     )
     if kind is None:
         return None
-    values: dict[str, Any] = {}
-    for f in fields(kind):
-        if f.name not in record:
-            continue
-        value = record[f.name]
-        allowed = _SIMPLE_TYPES.get(str(f.type))
-        if allowed and not isinstance(value, allowed):
-            return None
-        values[f.name] = _frozen(value) if isinstance(value, list) else value
     try:
-        return kind(**values)
-    except TypeError:  # a required field is missing
+        return _made(kind, cast(dict[str, Any], record))
+    except _Misfit:
         return None
 
 
-def _frozen(items: list[Any]) -> tuple[Any, ...]:
-    return tuple(_frozen_item(item) for item in items)
+class _Misfit(Exception):
+    """A value is not of its field's type."""
 
 
-def _frozen_item(item: Any) -> Any:
-    if isinstance(item, list):
-        return _frozen(item)
-    if isinstance(item, dict):
-        return events.FileDiff(str(item.get("path", "")), item.get("before"), item.get("after"))
-    return item
+_Fit = Callable[[Any], Any]  # a value as JSON gave it -> as its field's type has it; raises _Misfit
+
+
+def _made(kind: type, record: Mapping[str, Any]) -> Any:
+    try:
+        return kind(**{name: fit(record[name]) for name, fit in _fits(kind).items() if name in record})
+    except TypeError as error:  # a required field is missing
+        raise _Misfit from error
+
+
+@cache
+def _fits(kind: type) -> dict[str, _Fit]:
+    return {name: _fit(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _fit(hint: Any) -> _Fit:
+    """What a field of this type takes. A word may be one of a later version."""
+    inner = get_args(hint)
+    match get_origin(hint) or hint:
+        case builtins.tuple:
+            return partial(_items, tuple(_fit(each) for each in inner if each is not ...), inner[1:] == (...,))
+        case builtins.int:
+            return partial(_number, (int,))
+        case builtins.float:
+            return partial(_number, (int, float))
+        case types.UnionType:  # the only one is "str | None"
+            return partial(_simple, (str, types.NoneType))
+        case typing.Literal:
+            return partial(_simple, (str,))
+        case builtins.dict | builtins.str | builtins.bool as kind:
+            return partial(_simple, (kind,))
+        case other:
+            return partial(_object, other)
+
+
+def _simple(kinds: tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kinds):
+        raise _Misfit
+    return value
+
+
+def _number(kinds: tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kinds) or isinstance(value, bool) or not abs(value) < MAX_NUMBER:
+        raise _Misfit
+    return value
+
+
+def _object(kind: type, value: Any) -> Any:
+    return _made(kind, _simple((dict,), value))
+
+
+def _items(fits: tuple[_Fit, ...], any_number: bool, value: Any) -> tuple[Any, ...]:
+    items = cast(list[Any], _simple((list,), value))
+    if any_number:
+        return tuple(map(fits[0], items))
+    if len(items) != len(fits):
+        raise _Misfit
+    return tuple(fit(item) for fit, item in zip(fits, items, strict=True))
 
 
 _LINE_BREAKS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import threading
 from pathlib import Path
@@ -11,10 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pointcode_local.acp.updates import Translator
+from pointcode_local.acp.wire import encode
 from pointcode_local.conversation import Conversation
 from pointcode_local.events import (
     AgentEvent,
     AssistantMessage,
+    CompactionFinished,
+    CompactionStarted,
     ContextAdded,
     ErrorRaised,
     FileDiff,
@@ -28,8 +34,10 @@ from pointcode_local.events import (
     TurnFinished,
     TurnStarted,
 )
+from pointcode_local.lineprint import LinePrinter
 from pointcode_local.records import from_record, to_line, to_record, type_name
 from pointcode_local.session import SessionError, SessionStore
+from pointcode_local.tui.story import Story
 from tests.app.agents import assert_valid_history
 
 CALL = ("c1", "read", '{"path": "f"}')
@@ -67,8 +75,6 @@ def messages_of(events: list[AgentEvent]) -> Any:
 
 @pytest.mark.parametrize("event", TURN + [TodoChanged((("a", "done"),)), ErrorRaised("x", True)], ids=repr)
 def test_an_event_survives_the_way_to_a_line_and_back(event: AgentEvent):
-    import json
-
     line = to_line(to_record(event))
     assert line.count(b"\n") == 1 and len(line.decode().splitlines()) == 1
     assert from_record(json.loads(line)) == event
@@ -273,3 +279,42 @@ def test_a_folder_that_cannot_hold_sessions_is_an_error_for_people(tmp_path: Pat
     (tmp_path / "sessions").write_text("a file")
     with pytest.raises(SessionError, match="cannot be kept"):
         SessionStore(tmp_path / "sessions").create(tmp_path)
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 10**40) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["path", "before", "x"]), inner),
+    max_leaves=4,
+)
+EVERY = [
+    *TURN,
+    PermissionAsked("c1", "write", {"a": 1}, "t", "why", "r", (FileDiff("f", None, "x"),)),
+    PermissionAnswered("c1", "once"),
+    TodoChanged((("a", "done"),)),
+    ErrorRaised("x", True),
+    CompactionStarted(1),
+    CompactionFinished(1, "sum"),
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(range(len(EVERY))), ODD, st.data())
+def test_a_member_of_another_type_costs_its_event_and_the_rest_can_be_shown(
+    store: SessionStore, tmp_path: Path, at: int, odd: Any, data: st.DataObject
+):
+    """As a later version might write it. What is read is shown by every front end."""
+    record = to_record(EVERY[at])
+    record[data.draw(st.sampled_from(sorted(record)))] = odd
+    session_id = write(store, tmp_path, EVERY[:at])
+    with store.find(session_id).open("ab") as file:
+        file.writelines([to_line(record), *(to_line(to_record(event)) for event in EVERY[at + 1 :])])
+    log, events = store.open(session_id)
+    log.close()
+    assert_valid_history(messages_of(events))
+    printer, story, editor = LinePrinter(io.StringIO()), Story(), Translator(tmp_path)
+    for event in events:
+        printer.show(event)
+        story.apply(event)
+        assert from_record(json.loads(to_line(to_record(event)))) == event
+        for update in editor.replayed(event):
+            encode({"update": update if isinstance(update, dict) else update.model_dump(mode="json")})
