@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -27,6 +28,7 @@ namespace {
 using TaskArray = py::array_t<TaskDescriptor, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using OffsetArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using StepArray = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 // (tasks, offsets, attention splits, claim queues, counters or 0, wave names) as engine/scheduler.py
 // makes them
 using ScheduleTuple =
@@ -118,6 +120,19 @@ py::tuple py_run(MegakernelBackend& backend, const std::vector<StepRow*>& rows, 
   return py::make_tuple(seconds, tokens);
 }
 
+float py_time_kernels(MegakernelBackend& backend, const std::vector<StepRow*>& rows,
+                      const StepArray& tokens, const StepArray& positions) {
+  for (const StepArray* steps : {&tokens, &positions}) {
+    CHECK_THAT(steps->ndim() == 2 && steps->shape(1) == static_cast<py::ssize_t>(rows.size()),
+               "tokens and positions must be (steps, rows)");
+  }
+  const std::span<const int32_t> fed(tokens.data(), static_cast<size_t>(tokens.size()));
+  const std::span<const int32_t> places(positions.data(), static_cast<size_t>(positions.size()));
+  std::vector<BatchRow> views = views_of(rows);
+  const py::gil_scoped_release unlocked;
+  return backend.time_kernels(std::move(views), fed, places);
+}
+
 py::array_t<float> py_logits(const MegakernelBackend& backend, int row) {
   const std::vector<float> values = backend.logits(row);
   return py::array_t<float>(static_cast<py::ssize_t>(values.size()), values.data());
@@ -182,14 +197,7 @@ void bind_cuda(py::module_& m) {
       .def_property_readonly("n_sms", &MegakernelBackend::n_sms)
       .def("step", &py_step, "rows"_a)
       .def("run", &py_run, "rows"_a, "n_steps"_a, "ahead"_a = true)
-      .def(
-          "time_kernel",
-          [](MegakernelBackend& b, const std::vector<StepRow*>& rows, int n) {
-            const std::vector<BatchRow> views = views_of(rows);
-            const py::gil_scoped_release unlocked;
-            return b.time_kernel(views, n);
-          },
-          "rows"_a, "n"_a)
+      .def("time_kernels", &py_time_kernels, "rows"_a, "tokens"_a, "positions"_a)
       .def("logits", &py_logits, "row"_a)
       .def("router_logits",
            [](const MegakernelBackend& b) {

@@ -145,7 +145,6 @@ void MegakernelBackend::allocate_activations() {
                                      mk::kCounterWords);
   p.queues = queues_.data(), p.counters = counters_.data();
   p.logits = logits_.data(), p.page_table = pages_.data();
-  p.tokens = tokens_.data(), p.positions = tokens_.data() + kMaxRows;
   p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
   sampler_ = std::make_unique<GpuSampler>(vocab_, logits_.data(), tokens_.data(),
                                           tokens_.data() + kMaxRows, abort_.data(), stream_.get());
@@ -170,7 +169,7 @@ void MegakernelBackend::launch(const std::vector<BatchRow>& rows) {
     else
       feed(rows);
     sampler_->prepare(rows);
-    require(launch_kernel(n));
+    require(launch_kernel(n, tokens_.data()));
     require(sampler_->launch());
     masked_ = std::any_of(rows.begin(), rows.end(),
                           [](const BatchRow& row) { return row.token_mask != nullptr; });
@@ -197,20 +196,55 @@ void MegakernelBackend::collect(std::vector<RowResult>& results) {
   --n_under_way_;
 }
 
-float MegakernelBackend::time_kernel(const std::vector<BatchRow>& rows, int n) {
+float MegakernelBackend::time_kernels(std::vector<BatchRow> rows, std::span<const int32_t> tokens,
+                                      std::span<const int32_t> positions) {
+  CHECK_THAT(!rows.empty() && !tokens.empty() && tokens.size() % rows.size() == 0 &&
+                 tokens.size() == positions.size(),
+             tokens.size(), " tokens and ", positions.size(), " positions came for steps of ",
+             rows.size(), " rows");
   set_batch(rows);
-  check_rows(rows);
-  feed(rows);
+  const std::vector<int32_t> staged = stage_steps(rows, tokens, positions);
+  const DeviceBuffer<int32_t> steps(staged.size());
+  check_cuda(cudaMemcpyAsync(steps.data(), staged.data(), steps.bytes(), cudaMemcpyHostToDevice,
+                             stream_.get()),
+             "uploading steps");
   const Event begin, end;
   const int n_rows = static_cast<int>(rows.size());
-  require(launch_kernel(n_rows));  // a first one, so that the others find the stream busy
+  require(launch_kernel(n_rows, steps.data()));  // so that the others find the stream busy
   check_cuda(cudaEventRecord(begin.get(), stream_.get()), "timing the kernel");
-  for (int i = 0; i < n; ++i) require(launch_kernel(n_rows));
+  for (size_t at = 0; at < staged.size(); at += 2 * kMaxRows)
+    require(launch_kernel(n_rows, steps.data() + at));
   check_cuda(cudaEventRecord(end.get(), stream_.get()), "timing the kernel");
   check_cuda(cudaEventSynchronize(end.get()), "timing the kernel");
+  uint32_t aborted = 0;
+  check_cuda(cudaMemcpy(&aborted, abort_.data(), sizeof aborted, cudaMemcpyDeviceToHost),
+             "reading the abort flag");
+  if (aborted != 0) report_abort(n_rows);
   float ms = 0;
   check_cuda(cudaEventElapsedTime(&ms, begin.get(), end.get()), "timing the kernel");
-  return ms / static_cast<float>(n);
+  return ms * static_cast<float>(n_rows) / static_cast<float>(tokens.size());
+}
+
+// (steps, 2, 8) tokens and positions, as a kernel is fed. Leaves the last step's in `rows`.
+std::vector<int32_t> MegakernelBackend::stage_steps(std::vector<BatchRow>& rows,
+                                                    std::span<const int32_t> tokens,
+                                                    std::span<const int32_t> positions) const {
+  const size_t n_rows = rows.size(), n_steps = tokens.size() / n_rows;
+  std::vector<int32_t> staged(n_steps * 2 * kMaxRows);
+  for (size_t s = 0; s < n_steps; ++s) {
+    for (size_t r = 0; r < n_rows; ++r) {
+      rows[r].token = staged[s * 2 * kMaxRows + r] = tokens[s * n_rows + r];
+      rows[r].position = staged[(s * 2 + 1) * kMaxRows + r] = positions[s * n_rows + r];
+      CHECK_THAT(rows[r].token >= 0 && rows[r].position >= 0, "step ", s, " has token ",
+                 rows[r].token, " at position ", rows[r].position);
+    }
+    check_rows(rows);
+    for (size_t r = 1; r < n_rows; ++r) {
+      CHECK_THAT(follows(rows[r], rows[r - 1]) == (params_.first_row[r] != static_cast<int32_t>(r)),
+                 "row ", r, " of step ", s, " is in another chain than in the first step");
+    }
+  }
+  return staged;
 }
 
 // Payloads of the last 2^24 steps must not be taken for new ones, so the buffers are cleared when
@@ -233,10 +267,11 @@ void MegakernelBackend::set_step(uint32_t step) {
              "clearing the counters");
 }
 
-cudaError_t MegakernelBackend::launch_kernel(int n_rows) {
+// `fed`: (2, 8) tokens and positions on the device.
+cudaError_t MegakernelBackend::launch_kernel(int n_rows, const int32_t* fed) {
   const auto index = static_cast<size_t>(n_rows - 1);
   advance_tag();
-  params_.n_rows = n_rows;
+  params_.n_rows = n_rows, params_.tokens = fed, params_.positions = fed + kMaxRows;
   params_.n_splits = config_.schedules[index].n_splits;
   params_.tasks = lists_[index].tasks.data(), params_.offsets = lists_[index].offsets.data();
   return static_cast<cudaError_t>(pointcode_mk_step(&params_, n_sms_, stream_.get()));

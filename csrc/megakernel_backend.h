@@ -4,6 +4,7 @@
 #if POINTCODE_CUDA
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,9 +58,11 @@ class MegakernelBackend final : public StepBackend {
   double row_cost() const override { return 0.45; }  // most experts of a row are its own
   std::string name() const override { return "megakernel"; }
 
-  // Milliseconds of the kernel alone: `n` launches back to back of the same step of these rows, as a new
-  // batch.
-  float time_kernel(const std::vector<BatchRow>& rows, int n);
+  // Milliseconds of a step's kernel alone: the mean of these steps, (steps, rows) tokens and positions,
+  // launched back to back without a sampler or a wait between them. `rows` are those of the first
+  // step, as a new batch; those of the others have the same pages and the same chains.
+  float time_kernels(std::vector<BatchRow> rows, std::span<const int32_t> tokens,
+                     std::span<const int32_t> positions);
   // For tests and tools: the last step's logits of row r, `vocab` values.
   std::vector<float> logits(int row) const;
   // The router's logits of the last routed layer of the last step, (8, n_experts).
@@ -97,7 +100,9 @@ class MegakernelBackend final : public StepBackend {
   void feed(const std::vector<BatchRow>& rows);
   void check_rows(const std::vector<BatchRow>& rows) const;
   void expect_next(const std::vector<BatchRow>& rows) const;
-  cudaError_t launch_kernel(int n_rows);
+  std::vector<int32_t> stage_steps(std::vector<BatchRow>& rows, std::span<const int32_t> tokens,
+                                   std::span<const int32_t> positions) const;
+  cudaError_t launch_kernel(int n_rows, const int32_t* fed);
   void require(cudaError_t launched);
   void advance_tag();
   GpuSampler::Answer wait_for(uint32_t stamp, int row);

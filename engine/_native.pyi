@@ -493,8 +493,10 @@ class MegakernelBackend(StepBackend):
         """Steps that feed themselves: (seconds, tokens (n_steps, rows)). The rows' tokens and positions are updated.
         `ahead`: a step is launched before the tokens of the one before have come, as the decode service does."""
 
-    def time_kernel(self, rows: Sequence[StepRow], n: int) -> float:
-        """Milliseconds of the kernel alone: `n` launches back to back of the same step of these rows."""
+    def time_kernels(self, rows: Sequence[StepRow], tokens: NDArray[np.int32], positions: NDArray[np.int32]) -> float:
+        """Milliseconds of a step's kernel alone: the mean of these steps (steps, rows), launched back to back without
+        sampling. `rows` are those of the first step; all steps have their pages and their chains. RuntimeError for a
+        step outside the pages or the vocabulary."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """(vocab,) of the last step."""

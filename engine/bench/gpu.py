@@ -32,11 +32,10 @@ from ..models.config import ModelConfig
 from ..plans import kv_geometry
 from ..scheduler import ORDER_NAMES
 from .gpu_report import DecodePoint, Spread, decode_point
-from .service_run import ServiceRow, run_service
+from .service_run import ServiceRow, serve_rows, steps_of
 from .trace import GPU_EVENTS, GPU_LAYERS, gpu_slices, summary, write_trace
 
 DEVICE = torch.device("cuda")
-KERNEL_LAUNCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,14 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
             seconds: list[float] = []
             experts: list[float] = []
+            kernel_ms: list[float] = []
             for _ in range(plan.repeats + 1):
-                seconds.append(run_service(backend, _service_rows(tables, context), plan.n_tokens))
+                rows = _service_rows(tables, context)
+                run = serve_rows(backend, rows, plan.n_tokens, drafts=False)
+                seconds.append(run.seconds)
                 experts.append(distinct_experts(backend, plan.config, batch))
+                kernel_ms.append(backend.time_kernels(_rows(tables, context), *steps_of(rows, run.tokens)))
             measured = sum(experts) / len(experts)
-            kernel_ms = backend.time_kernel(_rows(tables, context + plan.n_tokens // 2), KERNEL_LAUNCHES)
             results.append(
                 decode_point(
                     plan.config,
@@ -86,7 +88,7 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
                     plan.n_tokens,
                     seconds[1:],
                     measured_experts=measured,
-                    kernel_ms=kernel_ms,
+                    kernel_ms=kernel_ms[1:],
                 )
             )
             say(results[-1].describe())

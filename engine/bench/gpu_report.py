@@ -44,7 +44,7 @@ class DecodePoint:
     experts_measured: bool
     percent_of_measured: float
     percent_of_datasheet: float
-    kernel_ms: float | None  # of the step's kernel alone, launched back to back, in the middle of the run
+    kernel_ms: float | None  # of a step's kernel alone: those of the same steps, launched back to back
     step_gap_us: float | None  # of a step outside the kernel
 
     def describe(self) -> str:
@@ -88,14 +88,15 @@ def decode_point(
     n_tokens: int,
     seconds: Sequence[float],
     measured_experts: float | None = None,
-    kernel_ms: float | None = None,
+    kernel_ms: Sequence[float] = (),
 ) -> DecodePoint:
     """From the seconds that each repeat of `n_tokens` steps took; the context is that of the middle of the run.
-    `kernel_ms`: what the step's kernel takes without anything around it, where that is known."""
+    `kernel_ms`: what a kernel took in the steps of each repeat without anything around it, where that is known."""
     experts = uniform_experts(config, batch) if measured_experts is None else measured_experts
     gb = step_gb(config, batch, context_tokens + n_tokens // 2, experts)
     ms = Spread.of([s / n_tokens * 1e3 for s in seconds])
     tb_per_s = gb / ms.median
+    gaps_us = [s / n_tokens * 1e6 - k * 1e3 for s, k in zip(seconds, kernel_ms, strict=True)] if kernel_ms else []
     return DecodePoint(
         backend=backend,
         order=order,
@@ -110,6 +111,6 @@ def decode_point(
         experts_measured=measured_experts is not None,
         percent_of_measured=100 * tb_per_s / MEASURED_TB_PER_S,
         percent_of_datasheet=100 * tb_per_s / DATASHEET_TB_PER_S,
-        kernel_ms=kernel_ms,
-        step_gap_us=None if kernel_ms is None else (ms.median - kernel_ms) * 1e3,
+        kernel_ms=statistics.median(kernel_ms) if kernel_ms else None,
+        step_gap_us=statistics.median(gaps_us) if gaps_us else None,
     )

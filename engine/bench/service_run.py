@@ -36,6 +36,15 @@ class ServiceRun:
     accepted: int
 
 
+def steps_of(
+    rows: Sequence[ServiceRow], tokens: Sequence[Sequence[int]]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Tokens and positions (steps, rows) with which the steps of a run without drafts were fed, from what it gave."""
+    fed = np.array([[row.history[-1], *some[:-1]] for row, some in zip(rows, tokens, strict=True)], np.int32)
+    first = np.array([len(row.history) - 1 for row in rows], np.int32)
+    return np.ascontiguousarray(fed.T), first + np.arange(fed.shape[1], dtype=np.int32)[:, np.newaxis]
+
+
 def run_service(backend: _native.StepBackend, rows: Sequence[ServiceRow], n_tokens: int) -> float:
     """Seconds in which the decode service, as the engine uses it, gives every row `n_tokens` tokens, without drafts.
 

@@ -13,6 +13,7 @@ from pointcode_local.engine import _native
 from pointcode_local.engine._native import DecodeService, Notice, SamplingConfig, TokenFlag
 from pointcode_local.engine.assembly import assemble
 from pointcode_local.engine.bench.gpu_report import decode_point, step_gb, uniform_experts
+from pointcode_local.engine.bench.service_run import ServiceRow, serve_rows, steps_of
 from pointcode_local.engine.cuda.backend import megakernel_problem, megakernel_schedules, shortened
 from pointcode_local.engine.cuda.random_weights import north_mini
 from pointcode_local.engine.errors import BackendError, ScheduleError
@@ -76,7 +77,10 @@ def test_a_steps_bytes_are_those_of_the_models_page() -> None:
     point = decode_point(config, "megakernel", "lean", 1, 8192, 256, [0.512, 0.520, 0.500])
     assert point.tokens_per_s.median == pytest.approx(500)
     assert point.percent_of_measured == pytest.approx(100 * point.gb_per_step / 2.0 / 4.6)
-    assert "500.0 tok/s" in point.describe()
+    assert "500.0 tok/s" in point.describe() and "gap" not in point.describe()
+    point = decode_point(config, "megakernel", "lean", 1, 8192, 256, [0.512, 0.520], kernel_ms=[1.99, 2.00])
+    assert point.kernel_ms == pytest.approx(1.995) and point.step_gap_us == pytest.approx((10 + 31.25) / 2)
+    assert "kernel 1.995 ms, gap 20.6 us" in point.describe()
 
 
 class Counting:
@@ -93,6 +97,16 @@ class Counting:
         logits = np.zeros((len(tokens), VOCAB), np.float32)
         logits[np.arange(len(tokens)), (tokens + 1) % VOCAB] = 5.0
         return logits
+
+
+def test_the_steps_of_a_run_are_known_from_its_tokens() -> None:
+    pages = np.arange(2, dtype=np.int32)
+    rows = [ServiceRow(np.arange(first, first + n, dtype=np.int32), pages, pages) for first, n in ((3, 40), (50, 9))]
+    forward = Counting()
+    run = serve_rows(_native.LogitsBackend("counting", VOCAB, forward), rows, 20, drafts=False)
+    tokens, positions = steps_of(rows, run.tokens)
+    assert tokens.shape == positions.shape == (20, 2) and tokens.dtype == positions.dtype == np.int32
+    assert [(t, p) for t, p, _ in forward.asked] == list(zip(tokens.tolist(), positions.tolist(), strict=True))
 
 
 def run_service(forward: Counting) -> tuple[list[int], DecodeService]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pointcode_local.engine._native import Notice, RowEnd, SamplingConfig, TokenFlag
+from pointcode_local.engine._native import Notice, RowEnd, SamplingConfig, StepRow, TokenFlag
 from pointcode_local.engine.kv_cache import FULL, SLIDING, SequencePages
 from pointcode_local.engine.scheduler import ORDER_NAMES
 from pointcode_local.engine.weights import ModelWeights
@@ -53,12 +53,40 @@ def test_the_tag_may_wrap_while_a_step_is_under_way(bed: Bed) -> None:
     assert decode(bed, [prompt_of(20, seed=3)], 20, SamplingConfig(), ahead=True) == wanted
 
 
-def test_timing_the_kernel_leaves_the_backend_as_it_was(bed: Bed) -> None:
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_the_kernels_that_are_timed_are_those_of_the_run(bed: Bed, n_rows: int) -> None:
     wanted = decode(bed, [prompt_of(20, seed=3)], 20, SamplingConfig(), ahead=True)
-    pages, row = bed.start(prompt_of(30, seed=4), 2)
-    assert bed.backend.time_kernel([row], 20) > 0
-    pages.release()
+    started = [bed.start(prompt_of(30 + 40 * r, seed=r), 61) for r in range(n_rows)]
+    rows = [row for _, row in started]
+    first = np.array([(row.token, row.position) for row in rows], np.int32).T
+    tokens = bed.backend.run(rows, 60)[1]
+    logits = [bed.backend.logits(r) for r in range(n_rows)]
+    for (_, row), token, position in zip(started, *first.tolist(), strict=True):
+        row.token, row.position = token, position
+    fed = np.concatenate([first[:1], tokens[:-1]])
+    assert bed.backend.time_kernels(rows, fed, first[1] + np.arange(60, dtype=np.int32)[:, np.newaxis]) > 0
+    assert all(np.array_equal(bed.backend.logits(r), logits[r]) for r in range(n_rows))
+    for pages, _ in started:
+        pages.release()
     assert decode(bed, [prompt_of(20, seed=3)], 20, SamplingConfig(), ahead=True) == wanted
+
+
+def test_steps_outside_the_pages_or_of_other_chains_are_not_timed(bed: Bed) -> None:
+    pages, row = bed.start(prompt_of(30, seed=4), 4)
+    for tokens, positions, problem in (
+        ([[7]], [[64]], "stands at position 64"),
+        ([[-1]], [[30]], "token -1"),
+        ([[7, 7]], [[30, 31]], r"must be \(steps, rows\)"),
+    ):
+        with pytest.raises(RuntimeError, match=problem):
+            bed.backend.time_kernels([row], np.array(tokens, np.int32), np.array(positions, np.int32))
+    step = np.array([[7, 7]], np.int32)
+    full, sliding = (np.asarray(pages.tables[group], np.int32) for group in (FULL, SLIDING))
+    after = StepRow(token=7, position=30, full_pages=full, sliding_pages=sliding)
+    with pytest.raises(RuntimeError, match="another chain"):
+        bed.backend.time_kernels([row, after], step, np.array([[30, 32]], np.int32))
+    assert bed.backend.time_kernels([row, after], step, np.array([[29, 30]], np.int32)) > 0
+    pages.release()
 
 
 # ------------------------------------------------------------------ through the decode service
