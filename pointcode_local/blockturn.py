@@ -258,7 +258,8 @@ class BlockTurn(Turn):
             self._conclude_with(await self._answer_to(""), unshown="")
             return
         shown = list(order.shown)
-        is_given = any(one.startswith(GIVEN) for one in core.conversation.pending)  # then the question is about that
+        given = any(one.startswith(GIVEN) for one in core.conversation.pending)
+        is_given = given or "\n" in text.strip()  # the question is about what was piped in, or pasted
         hits = [] if shown else files.hits(identifiers(text))
         if hits:
             lines = "\n".join(f"{name}:{number}: {line}" for name, number, line in hits)

@@ -238,3 +238,9 @@ def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):
 def test_a_greeting_is_answered_without_showing_files(tmp_path: Path):
     model, answer, _ = play(tmp_path, "hi", say("Hello!"), a_py="x = 1\n")
     assert answer == "Hello!" and "x = 1" not in str(model.requests[0].messages)
+
+
+def test_a_question_below_pasted_code_is_not_about_the_folder(tmp_path: Path):
+    prompt = "def f(x):\n    return x + 1\n\nWhat does f(2) return?"
+    model, answer, _ = play(tmp_path, prompt, say("3"), a_py="x = 1\n")
+    assert answer == "3" and "x = 1" not in model.requests[0].messages[-1].content

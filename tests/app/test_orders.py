@@ -40,6 +40,12 @@ def test_an_order_is_read_by_its_verbs_and_files(text: str, kind: str, targets: 
     assert (order.kind, order.targets) == (kind, targets)
 
 
+def test_a_question_below_pasted_code_is_about_that_and_runs_nothing():
+    pasted = "def f(x):\n    return x + 1\n\nWhat does this print for 2?"
+    assert read_order(pasted, KNOWN).kind == "question"
+    assert read_order("What does app.py print?", KNOWN).kind == "command"
+
+
 def test_it_is_the_file_that_was_changed_before():
     assert read_order("Edit it so that it prints goodbye.", KNOWN, ["hello.py"]).targets == ("hello.py",)
     assert read_order('Change the title to "Example".', KNOWN, ["a.md"]).targets == ("a.md",)
