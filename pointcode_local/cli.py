@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,7 +70,7 @@ def _run(argv: list[str]) -> int:
     at = None if prompt is not None else _command_index(rest)
     if at is not None:
         return _run_command(rest[at], rest[:at] + rest[at + 1 :])
-    options = main_parser().parse_args(rest)
+    options = _main_options(rest)
     options.reads_stdin = prompt is not None and options.prompt == "-"
     if prompt is not None and options.prompt and not options.reads_stdin:
         raise UsageError(f"two prompts: {prompt!r} and {options.prompt!r}")
@@ -81,6 +82,19 @@ def _run(argv: list[str]) -> int:
     if prompt is not None:
         return launch.run_scripted(options)
     return launch.run_interactive(options)
+
+
+def _main_options(argv: list[str]) -> argparse.Namespace:
+    """The options of the two main forms. Raises UsageError for what can only be a slip."""
+    parser = main_parser()
+    options, left = parser.parse_known_args(argv)
+    if left and not any(word.startswith("-") for word in left):
+        raise UsageError(f'more than one word: put the prompt in quotes, "{options.prompt} {" ".join(left)}"')
+    if left:
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if "--" not in argv and (meant := get_close_matches(options.prompt or "", COMMANDS, 1, 0.8)):
+        raise UsageError(f"no command {options.prompt!r}; did you mean {meant[0]}? (behind -- it is a prompt)")
+    return options
 
 
 def take_prompt(argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -213,6 +227,9 @@ def main_parser() -> argparse.ArgumentParser:
         help='run this prompt and exit, with what is piped in; "-" reads the prompt itself',
     )
     scripted.add_argument("--output-format", choices=FORMATS, default="text", help="default: text")
+    scripted.add_argument(
+        "--json", dest="output_format", action="store_const", const="json", help="the same as --output-format json"
+    )
     both = parser.add_argument_group("both")
     _add_session(both)
     both.add_argument("--continue", dest="continue_", action="store_true", help="go on with this folder's last session")

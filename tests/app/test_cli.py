@@ -68,6 +68,10 @@ def test_two_prompts_are_wrong():
         ["-p", "x", "--continue", "--resume", "y"],
         ["-p", "x", "--cwd", "no/such/folder"],
         ["hello"],
+        ["hello", "there"],
+        ["sesions"],
+        ["models"],
+        ["-p", "x", "--jsonn"],
         ["sessions", "show"],
         ["sessions", "show", "nothing"],
         ["sessions", "rm", "../x"],
@@ -86,6 +90,28 @@ def test_wrong_usage_exits_2_with_a_message(argv: list[str], capsys: pytest.Capt
     assert run(argv) == 2
     seen = capsys.readouterr()
     assert len(seen.err) > 10 and seen.out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["fix", "the", "tests"], 'put the prompt in quotes, "fix the tests"'),
+        (["sesions"], "did you mean sessions?"),
+        (["models", "--cwd", "."], "did you mean model?"),
+        (["--", "models"], "no terminal"),  # a prompt, for which a terminal is needed
+        (["explain"], "no terminal"),
+    ],
+)
+def test_a_slip_of_the_command_line_is_told_before_anything_starts(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(argv) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_json_is_short_for_the_output_format():
+    assert main_parser().parse_args(["--json"]).output_format == "json"
+    assert main_parser().parse_args([]).output_format == "text"
 
 
 def test_a_damaged_configuration_exits_2(home: Path, capsys: pytest.CaptureFixture[str]):
