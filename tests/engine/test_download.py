@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import http.server
 import json
+import resource
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +41,7 @@ class Hub:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.cut_after: int | None = None
+        self.headers: dict[str, str] = {}
         self.ranges: list[str | None] = []
         hub = self
 
@@ -64,9 +70,11 @@ class Hub:
             return
         body = data[begin:]
         request.send_response(206 if wanted else 200)
-        request.send_header("Content-Length", str(len(body)))
+        for name, value in ({"Content-Length": str(len(body))} | self.headers).items():
+            request.send_header(name, value)
         request.end_headers()
-        request.wfile.write(body if self.cut_after is None else body[: self.cut_after])
+        with contextlib.suppress(ConnectionError):  # the client may have seen enough
+            request.wfile.write(body if self.cut_after is None else body[: self.cut_after])
 
     def close(self) -> None:
         self._server.shutdown()
@@ -126,7 +134,7 @@ def test_a_wrong_hash_is_refused_and_the_file_deleted(hub: Hub, tmp_path: Path) 
     hub.files[FILE] = DATA[:-1] + b"x"
     with pytest.raises(DownloadError, match="sha256"):
         fetch_model(model_of(), tmp_path / "m.gguf")
-    assert list(tmp_path.glob("m.gguf*")) == []
+    assert [path.name for path in tmp_path.glob("m.gguf*")] == ["m.gguf.lock"]
 
 
 def test_a_folder_takes_only_safetensors_json_and_jinja(hub: Hub, tmp_path: Path) -> None:
@@ -135,6 +143,75 @@ def test_a_folder_takes_only_safetensors_json_and_jinja(hub: Hub, tmp_path: Path
     hub.files |= {f"/org/repo/resolve/main/{n}": n.encode() for n in names}
     path = fetch_model(model_of(hub_file=""), tmp_path / "m")
     assert sorted(p.name for p in path.iterdir()) == ["chat_template.jinja", "config.json", "model-1.safetensors"]
+
+
+def test_a_file_of_a_folder_that_is_cut_off_is_not_taken_for_whole(hub: Hub, tmp_path: Path) -> None:
+    names = ["config.json", "model-1.safetensors"]
+    hub.files["/api/models/org/repo"] = json.dumps({"siblings": [{"rfilename": n} for n in names]}).encode()
+    hub.files |= {f"/org/repo/resolve/main/{n}": DATA for n in names}
+    hub.cut_after = 200_000
+    with pytest.raises(DownloadError, match="ended after 200000 of 1024000"):
+        fetch_model(model_of(hub_file=""), tmp_path / "m")
+    hub.cut_after = None
+    path = fetch_model(model_of(hub_file=""), tmp_path / "m")
+    assert all((path / name).read_bytes() == DATA for name in names) and "bytes=200000-" in hub.ranges
+
+
+@pytest.mark.parametrize("page", [b"<html>log in</html>", b"[]", b'{"siblings": [1]}', b'{"siblings": 7}'])
+def test_a_page_in_the_place_of_the_list_of_files_is_told(hub: Hub, tmp_path: Path, page: bytes) -> None:
+    hub.files["/api/models/org/repo"] = page
+    with pytest.raises(DownloadError, match="list of files"):
+        fetch_model(model_of(hub_file=""), tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"Content-Type": "text/html; charset=utf-8"}, "a web page"),
+        ({"Content-Length": "77"}, "has 77 bytes, expected 1024000"),
+    ],
+)
+def test_another_file_is_refused_before_a_byte_of_it_is_kept(
+    hub: Hub, tmp_path: Path, headers: dict[str, str], told: str
+) -> None:
+    hub.files[FILE], hub.headers = DATA, headers
+    with pytest.raises(DownloadError, match=told):
+        fetch_model(model_of(), tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf.part").exists()
+
+
+def test_a_rest_that_begins_elsewhere_is_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.files[FILE], hub.headers = DATA, {"Content-Range": "bytes 5-9/10"}
+    (tmp_path / "m.gguf.part").write_bytes(DATA[:1000])
+    with pytest.raises(DownloadError, match="goes on at 'bytes 5'"):
+        fetch_model(model_of(), tmp_path / "m.gguf")
+    assert (tmp_path / "m.gguf.part").read_bytes() == DATA[:1000]
+
+
+def test_only_one_process_fetches_a_file_at_a_time(hub: Hub, tmp_path: Path) -> None:
+    hub.files[FILE] = DATA
+    with (tmp_path / "m.gguf.lock").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DownloadError, match="another pointcode"):
+            fetch_model(model_of(), tmp_path / "m.gguf")
+    assert fetch_model(model_of(), tmp_path / "m.gguf").read_bytes() == DATA
+
+
+def test_a_full_disk_is_told_as_such(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files[FILE] = DATA
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        with pytest.raises(DownloadError, match=r"cannot be kept at .*File too large"):
+            fetch_model(model_of(), tmp_path / "m.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=123_000))
+        with pytest.raises(DownloadError, match="are still to come"):
+            fetch_model(model_of(), tmp_path / "m.gguf")
+    assert fetch_model(model_of(), tmp_path / "m.gguf").read_bytes() == DATA, "what had come is not lost"
+    assert len(hub.ranges) == 2 and hub.ranges[1] is not None
 
 
 # ---------------------------------------------------------------------------------------------------------- wheels
