@@ -24,6 +24,7 @@ from .job import Job
 from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
 from .prefix_cache import PrefixCache
 from .types import LiveRequest
+from .waiting import WaitingJobs
 
 _LOG = logging.getLogger(__name__)
 PARK_TIMEOUT_S = 60.0  # longer than any bounded wait inside a backend
@@ -54,8 +55,7 @@ class ControlPlane:
         self._make_backend = make_backend
         self._limits = limits
         self._prepare = prepare  # what later requests need; done in the first idle moment
-        self._lock = threading.Lock()  # guards _waiting, _closing
-        self._waiting: list[Job] = []
+        self._waiting = WaitingJobs(limits.max_waiting)
         self._ready: list[Job] = []
         self._rows: dict[int, Job] = {}
         self._starved = False  # the prefilling job waits for a row to end
@@ -69,15 +69,7 @@ class ControlPlane:
     # ------------------------------------------------------------------ any thread
     def submit(self, job: Job) -> None:
         """Queues a job; raises CapacityError when the queue is full, BackendError when the engine is dead or closed."""
-        with self._lock:
-            if self.dead is not None:
-                raise BackendError(f"the engine stopped: {self.dead}") from self.dead
-            if self._closing:
-                raise BackendError("the engine is closed")
-            n_before = sum(other.request.priority >= job.request.priority for other in self._waiting)
-            if n_before >= self._limits.max_waiting:  # a flood of others must not shut out the person at the keyboard
-                raise CapacityError(f"{n_before} requests are waiting already; try again later")
-            self._waiting.append(job)
+        self._waiting.add(job)
         self._service.wake()
 
     def cancel(self, job: Job) -> None:
@@ -98,16 +90,15 @@ class ControlPlane:
 
     def requests(self) -> list[LiveRequest]:
         """What is under way, oldest first; a snapshot, from any thread."""
-        with self._lock:
-            waiting = list(self._waiting)
+        waiting = self._waiting.all()
         rows = [job.live("writing") for job in [*self._rows.values(), *self._ready]]
         held = [job.live("waiting" if job.pages is None else "reading") for job in waiting]
         return sorted((*rows, *held), key=lambda request: request.id)
 
     def close(self) -> None:
         """Stops the thread; requests that are under way end with an error."""
-        with self._lock:
-            self._closing = True
+        self._closing = True
+        self._waiting.refuse("the engine is closed")
         self._service.wake()
         self._thread.join()
 
@@ -163,9 +154,9 @@ class ControlPlane:
 
     def _die(self, error: EngineError) -> None:
         """Ends every job. The rows' pages are released only where the service is parked (it may hang in a step)."""
-        with self._lock:
-            self.dead = error
-            waiting, self._waiting = self._waiting, []
+        self.dead = error
+        self._waiting.refuse(f"the engine stopped: {error}", error)
+        waiting = self._waiting.take_all()
         _LOG.info("the control plane stops: %s", error)
         parked = self._service.park(PARK_TIMEOUT_S if self._closing else 0.0)
         if parked and self._closing:
@@ -183,23 +174,17 @@ class ControlPlane:
     # ------------------------------------------------------------------ prefill
     def _next_to_prefill(self) -> Job | None:
         """The most urgent waiting job, if a place in the batch is free for it."""
-        return None if self._starved or self._is_full else self._most_urgent()
+        return None if self._starved or self._is_full else self._waiting.most_urgent()
 
     @property
     def _is_full(self) -> bool:
         return len(self._rows) + len(self._ready) >= self._limits.max_rows
 
-    def _most_urgent(self) -> Job | None:
-        with self._lock:
-            return min(self._waiting, key=lambda job: job.urgency, default=None)
-
     def _drop_cancelled(self) -> None:
-        with self._lock:
-            dropped = [job for job in self._waiting if job.cancelled]
-            self._waiting = [job for job in self._waiting if not job.cancelled]
-        for job in [*dropped, *(job for job in self._ready if job.cancelled)]:
+        dropped = [job for job in self._ready if job.cancelled]  # asked once: any thread may cancel meanwhile
+        self._ready = [job for job in self._ready if job not in dropped]
+        for job in [*self._waiting.take_cancelled(), *dropped]:
             job.release()
-        self._ready = [job for job in self._ready if not job.cancelled]
 
     def _advance(self, job: Job) -> None:
         """One chunk of the job's prompt; makes it ready after the last."""
@@ -221,8 +206,7 @@ class ControlPlane:
             self._give_up(job, BackendError(f"computing the prompt failed: {error}"))
             return
         if job.n_done == job.n_prefill:
-            with self._lock:
-                self._waiting.remove(job)
+            self._waiting.remove(job)
             if job.constraint is not None:
                 job.first_masks = job.constraint.start()
             self._ready.append(job)
@@ -270,15 +254,13 @@ class ControlPlane:
         self._give_up(job, error)
 
     def _give_up(self, job: Job, error: EngineError) -> None:
-        with self._lock:
-            self._waiting.remove(job)
+        self._waiting.remove(job)
         job.release()
         job.report(error)
 
     def _reclaim_from_waiting(self, except_for: Job | None) -> bool:
         """Releases the pages of half-computed prompts (the prefix cache keeps its own); True when there were any."""
-        with self._lock:
-            holders = [job for job in self._waiting if job.pages is not None and job is not except_for]
+        holders = [job for job in self._waiting.all() if job.pages is not None and job is not except_for]
         for job in holders:
             job.release()
         return bool(holders)
@@ -356,7 +338,7 @@ class ControlPlane:
     # ------------------------------------------------------------------ preemption by recompute
     def _make_room(self) -> None:
         """Takes a row out of a full batch when a more urgent request waits."""
-        urgent = self._most_urgent() if self._is_full else None
+        urgent = self._waiting.most_urgent() if self._is_full else None
         if urgent is not None:
             self._preempt_below(urgent.request.priority)
 
@@ -384,8 +366,7 @@ class ControlPlane:
         job.request = replace(job.request, token_ids=tuple(ids), max_tokens=job.request.max_tokens - n_generated)
         job.row, job.constraint = job.move(ids[len(ids) - job.n_earlier :])
         self.counters.n_preempted += 1
-        with self._lock:
-            self._waiting.append(job)
+        self._waiting.add_back(job)
 
     def _restart(self) -> None:
         _LOG.warning("the decode backend failed and is rebuilt: %s", self._service.error)
