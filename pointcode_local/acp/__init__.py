@@ -20,7 +20,7 @@ HINT = "pointcode acp talks to an editor, not to people: the README shows how to
 
 def run_acp(hosts: Hosts) -> int:
     """Serve the editor until it closes standard input, goes away, or a signal comes; returns the exit code."""
-    if sys.stdin is None or sys.stdout is None:
+    if os.devnull in (sys.stdin.name, sys.stdout.name):  # what __main__ opens in place of a closed one
         raise UsageError("standard input and output must be open: pointcode acp talks to an editor through them")
     if sys.stdin.isatty():
         print(HINT, file=sys.stderr)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ from tests.app.agents import assert_valid_history
 from tests.fakes import FakePolicy, ScriptedModel, Step, calls, say
 
 # A process that is cancelled while it is being started leaves asyncio's pipes to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("collected"),
+]
 SYSTEM = "You help."
 FILLER = "".join(f"line {i}\r\n" for i in range(4000))
 BEFORE = {
@@ -38,6 +42,13 @@ PATCH = (
     "*** Add File: made.txt\n+made\n*** End Patch\n"
 )
 LASTING = "(echo child $BASHPID; exec sleep 600) & echo shell $$; setsid sleep 600 & echo away $!; wait"
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Such pipes go here, and not in the middle of another test."""
+    yield
+    gc.collect()
 
 
 def script(command: str) -> list[Step]:
