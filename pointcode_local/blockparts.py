@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pointcode_local.blocks import fence_of
+from pointcode_local.blocks import fence_of, language
 from pointcode_local.commandlines import known_programs
 from pointcode_local.events import ToolFinished
+from pointcode_local.header import with_head
 from pointcode_local.merge import as_edit, merged
 from pointcode_local.shown_files import Part
 
@@ -31,6 +32,8 @@ def call_of(name: str, body: str, part: Part, present: str | None, order: str) -
     if not present.strip():
         return "edit", {"path": name, "edits": [{"old": present, "new": body}]}
     lines = present.splitlines(keepends=True)
+    if language(name) == "python" and part.first == 0:
+        body = with_head(part.text, body, order)
     new = merged(part.text, body, order)
     whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
     edit = as_edit(present, whole)

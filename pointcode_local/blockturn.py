@@ -29,7 +29,15 @@ from pointcode_local.orders import (
 )
 from pointcode_local.piped import GIVEN
 from pointcode_local.replies import Reply
-from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part, fault_note, part_of
+from pointcode_local.shown_files import (
+    LISTING,
+    MAX_SHOWN_CHARS,
+    MAX_SMALL_FOLDER,
+    Files,
+    Part,
+    fault_note,
+    part_of,
+)
 from pointcode_local.smalltalk import ABOUT, is_small_talk
 from pointcode_local.turn import STUCK, Core, Stop, Turn
 
@@ -120,6 +128,14 @@ class BlockTurn(Turn):
         faults = fault_note(name, text)
         self._core.emit(ContextAdded(name, shown_file(title, shown.text) + (f"\n{faults}" if faults else "")))
 
+    def _is_in_view(self, name: str, text: str) -> bool:
+        """Whether the conversation shows the file as it is: with an earlier question, or as it was written."""
+        for message in reversed(self._core.conversation.history):
+            at = message.content.rfind(f"{name}:\n```")
+            if at >= 0:
+                return message.content.startswith(shown_file(name, text), at)
+        return False
+
     async def _write(self, text: str, name: str, part: Part, files: Files, *, is_only: bool) -> list[ToolFinished]:
         """One file, written anew by the model; a second try when it changed nothing or broke the syntax."""
         results: list[ToolFinished] = []
@@ -208,8 +224,9 @@ class BlockTurn(Turn):
             return
         wish = f"Fix {sources[0]} so that this works."
         self._core.emit(Steered(wish))
+        before = files.text(sources[0])
         await self._write_all(wish, Order("change", (sources[0],), (*tests[:1], sources[0])), files, sources[:1])
-        if not self.denied:
+        if not self.denied and files.text(sources[0]) != before:
             self._conclude_with(what_ran(command, (await self._run_as_is(command)).text.strip()))
 
     async def _run_as_is(self, command: str) -> ToolFinished:
@@ -269,7 +286,7 @@ class BlockTurn(Turn):
         left = 2 * MAX_SHOWN_CHARS
         for name in shown:
             body = files.text(name)
-            if body is not None and len(body) <= left:
+            if body is not None and len(body) <= left and not self._is_in_view(name, body):
                 self._show_file(name, body)
                 left -= len(body)
         was_listed = any(LISTING in message.content for message in core.conversation.history)

@@ -244,3 +244,29 @@ def test_a_question_below_pasted_code_is_not_about_the_folder(tmp_path: Path):
     prompt = "def f(x):\n    return x + 1\n\nWhat does f(2) return?"
     model, answer, _ = play(tmp_path, prompt, say("3"), a_py="x = 1\n")
     assert answer == "3" and "x = 1" not in model.requests[0].messages[-1].content
+
+
+def test_a_second_question_shows_only_what_has_changed_since_the_first(tmp_path: Path):
+    model, _, agent = play(tmp_path, "What is x?", say("1"), say("2"), a_py="x = 1\n", b_py="y = 1\n")
+    (tmp_path / "ws" / "b.py").write_text("y = 2\n")
+
+    async def run() -> list[AgentEvent]:
+        return [event async for event in agent.run("And what is y?")]
+
+    asyncio.run(run())
+    assert "x = 1" in model.requests[0].messages[-1].content and "y = 1" in model.requests[0].messages[-1].content
+    assert "x = 1" not in model.requests[1].messages[-1].content and "y = 2" in model.requests[1].messages[-1].content
+
+
+def test_a_head_that_was_lost_on_the_way_stays(tmp_path: Path):
+    before = '"""A."""\n\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass A:\n    x: int = 1\n'
+    play(tmp_path, "In a.py x must be 2.", say("```python\n@dataclass\nclass A:\n    x: int = 2"), a_py=before)
+    assert (tmp_path / "ws" / "a.py").read_text() == before.replace("1", "2")
+
+
+def test_tests_are_not_run_again_when_nothing_was_changed(tmp_path: Path):
+    files = {"Makefile": "test:\n\t@echo FAILED cart.test.py; exit 1\n", "cart_py": CART, "cart_test_py": TEST_CART}
+    same = [say(f"```python\n{CART}")] * 3
+    _, events, agent = play_events(tmp_path, "Run the tests and fix what fails", *same, **files)
+    assert end_of(events).text.endswith("Nothing was changed: the new text was the same as before.")
+    assert [call.name for m in agent.conversation.messages for call in m.tool_calls] == ["shell"]
