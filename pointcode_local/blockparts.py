@@ -10,7 +10,7 @@ from pointcode_local.blocks import fence_of, language
 from pointcode_local.commandlines import known_programs
 from pointcode_local.events import ToolFinished
 from pointcode_local.header import with_head
-from pointcode_local.merge import as_edit, merged
+from pointcode_local.merge import as_edit, merged, with_stray_bytes
 from pointcode_local.shown_files import Part
 
 MAX_SHOWN_OUTPUT = 2000  # characters
@@ -34,7 +34,7 @@ def call_of(name: str, body: str, part: Part, present: str | None, order: str) -
     lines = present.splitlines(keepends=True)
     if language(name) == "python" and part.first == 0:
         body = with_head(part.text, body, order)
-    new = merged(part.text, body, order)
+    new = merged(part.text, with_stray_bytes(part.text, body), order)
     whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
     edit = as_edit(present, whole)
     return None if edit is None else ("edit", {"path": name, "edits": [edit]})

@@ -28,6 +28,7 @@ _LANGUAGES = {
     "rs": "rust",
     "yml": "yaml",
 }
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MARKERS = re.compile(
     r"</?(?:tool_response|tool_call|tool_result|tools|function_call)>|\[/?tool_response\]|<\|im_\w+\|>"
 )
@@ -49,6 +50,7 @@ def fence_of(body: str, path: str = "") -> str:
 def shown_file(path: str, body: str) -> str:
     """A file as the model sees it."""
     fence = fence_of(body, path)
+    body = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", body)  # a byte that is no character
     return f"{path}:\n{fence}{language(path)}\n{body.rstrip()}\n{fence}"
 
 

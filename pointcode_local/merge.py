@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 _REMOVAL = re.compile(r"(?i)\b(?:remove|delete|drop|erase|without|clear|simplif|shorten|empty|only|replace|rewrite)")
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+
 
 @dataclass(frozen=True, slots=True)
 class _Line:
@@ -49,6 +52,17 @@ def merged(old: str, new: str, order: str) -> str:
         for line in come:
             out += [line.text, *line.blanks]
     return "\n".join(out) + ("\n" if old.endswith("\n") or not old else "")
+
+
+def with_stray_bytes(old: str, new: str) -> str:
+    """`new`, with the lines put back in which the old text holds bytes that are no characters: a model cannot copy
+    those. Such a line is known by its ASCII characters."""
+    kept = {_ascii(line): line for line in old.splitlines() if _SURROGATE.search(line)}
+    return "\n".join(kept.get(_ascii(line), line) for line in new.split("\n")) if kept else new
+
+
+def _ascii(line: str) -> str:
+    return _NOT_ASCII.sub("", line)
 
 
 def _begins_anew(lines: Sequence[_Line]) -> bool:

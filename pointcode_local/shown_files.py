@@ -60,6 +60,10 @@ class Files:
         except (OSError, ToolError):
             return None
 
+    def shown(self, name: str) -> str:
+        """The file's text as it can be shown: bytes that are no characters as U+FFFD; "" where there is none."""
+        return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", self.text(name) or "")
+
     def hits(self, words: Sequence[str]) -> list[tuple[str, int, str]]:
         """Lines (file, number, text) that hold one of the words whole; at most MAX_HITS."""
         if not words:
@@ -69,7 +73,7 @@ class Files:
 
     def _hits(self, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
         for name in self.names:
-            for number, line in enumerate((self.text(name) or "").splitlines(), 1):
+            for number, line in enumerate(self.shown(name).splitlines(), 1):
                 if wanted.search(line):
                     yield name, number, line.strip()[:160]
 

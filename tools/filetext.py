@@ -48,6 +48,7 @@ HIGH_RUN = re.compile(rb"[\x80-\xff]+")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 MULTIBYTE = re.compile(r"[^\x00-\x7f\udc80-\udcff]")
 # Western letters and marks that other single-byte code pages use for something else less often.
+WESTERN_PAIRS = ("üß", "öß", "äß")  # as in Grüße; in other code pages these bytes do not follow each other
 WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿ°§«»€‘’“”–—…œ")
 
 
@@ -194,7 +195,7 @@ def newline_offsets(text: str) -> list[int]:
 
 
 def _western_encoding(body: bytes) -> str | None:
-    """cp1252 or latin-1 when every byte beyond ASCII is a lone Western letter beside ASCII; else None.
+    """cp1252 or latin-1 when all beyond ASCII is lone Western letters beside ASCII, or one of a few pairs; else None.
 
     Cyrillic, Greek or CJK text has runs of high bytes; Turkish and Polish use positions left out of WESTERN.
     """
@@ -205,6 +206,8 @@ def _western_encoding(body: bytes) -> str | None:
         return None
     for run in HIGH_RUN.finditer(body):
         piece = text[run.start() : run.end()]
+        if piece in WESTERN_PAIRS:
+            continue
         if len(set(piece)) > 1 or len(piece) > 2 or piece[0] not in WESTERN:
             return None
     return encoding

@@ -30,7 +30,7 @@ def play_events(
     """The same, with all events of the turn."""
     model = ScriptedModel(*steps, is_small=True)
     root = tmp_path / "ws"
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     for name, text in files.items():
         (root / name.replace("_", ".")).write_bytes(text.encode())
     kit = ToolKit(Settings(permission_mode=mode), Places(tmp_path, tmp_path, tmp_path), root, small_model=True)
@@ -270,3 +270,13 @@ def test_tests_are_not_run_again_when_nothing_was_changed(tmp_path: Path):
     _, events, agent = play_events(tmp_path, "Run the tests and fix what fails", *same, **files)
     assert end_of(events).text.endswith("Nothing was changed: the new text was the same as before.")
     assert [call.name for m in agent.conversation.messages for call in m.tool_calls] == ["shell"]
+
+
+def test_a_line_with_bytes_that_are_no_characters_stays_as_it_is(tmp_path: Path):
+    (tmp_path / "ws").mkdir()
+    path = tmp_path / "ws" / "a.ini"
+    path.write_bytes(b"; \xff\xfe\x81 title\nport = 1\n")
+    reply = say("a.ini:\n```ini\n; \N{REPLACEMENT CHARACTER} title\nport = 2")
+    model, _, _ = play(tmp_path, "In a.ini change the port to 2.", reply)
+    assert path.read_bytes() == b"; \xff\xfe\x81 title\nport = 2\n"
+    assert "\N{REPLACEMENT CHARACTER} title" in model.requests[0].messages[-1].content
