@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def screen_cells(app: PointcodeApp) -> list[list[Cell]]:
     return [[(c, _style_name(segment.style)) for segment in strip for c in segment.text] for strip in strips]
 
 
+@cache
 def _style_name(style: Style | None) -> str:
     if style is None:
         return ""
@@ -122,12 +124,12 @@ async def dump_screens(app: PointcodeApp, pilot: Pilot[Any], heights: tuple[int,
     letters: dict[tuple[str, str], str] = {}
     for width, height in zip(WIDTHS, heights, strict=True):
         await pilot.resize_terminal(width, height)
-        looks: list[list[list[Cell]]] = []
-        for theme in (DARK, LIGHT):
+        looks: dict[str, list[list[Cell]]] = {}
+        for theme in (DARK, LIGHT) if app.theme == DARK.name else (LIGHT, DARK):  # a change of it is what takes longest
             app.theme = theme.name
             await settle(app, pilot)
-            looks.append(screen_cells(app))
-        dark, light = looks
+            looks[theme.name] = screen_cells(app)
+        dark, light = looks[DARK.name], looks[LIGHT.name]
         text = ["".join(c for c, _ in row).rstrip() for row in dark]
         assert text == ["".join(c for c, _ in row).rstrip() for row in light]
         pages += [f"{'=' * width} {width} columns", *text, "-" * width]
