@@ -6,6 +6,7 @@ Letters as in docs/tasks.md. Layer 0 is dense, full attention; layer 1 slides an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,42 +49,14 @@ class Sizes:
 _CONSTANTS = {"eps": 1e-3, "rope_theta": 500.0, "attn_scale": 0.2}  # attn_scale on purpose not C^-0.5
 
 
-class Bench:
-    """The model, its KV pages and a one-processor backend. `run` executes a single task on the buffers as they are."""
+class Model:
+    """Random weights: read-only, since the tests of one kind of model share them."""
 
-    def __init__(self, sizes: Sizes, n_rows: int, *, seed: int = 0, **backend_options: object) -> None:
-        self.sizes = sizes
-        self.n_rows = n_rows
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, sizes: Sizes, seed: int) -> None:
+        self.sizes = s = sizes
         self.weights: dict[tuple[int, WeightKind], Packed] = {}
-        shape = (2, N_PAGES, sizes.n_kv_heads, PAGE, sizes.head_dim)
-        self.k: Floats = self.rng.standard_normal(shape).astype(np.float32)
-        self.v: Floats = self.rng.standard_normal(shape).astype(np.float32)
-        self.model = self._make_model()
-        addresses = [[int(cache[i].ctypes.data) for i in range(2)] for cache in (self.k, self.v)]
-        self.backend = _native.CpuBackend(
-            self.model,
-            *addresses,
-            [None] * 8,
-            max_splits=MAX_SPLITS,
-            owners=self,
-            **backend_options,  # pyright: ignore[reportArgumentType]
-        )
-        positions = self.rng.integers(0, 2 * PAGE, n_rows)
-        positions[0] = 2 * PAGE - 1  # the last place of a page
-        self.set_positions([int(p) for p in positions])
-
-    def set_positions(self, positions: list[int]) -> None:
-        """Gives the rows new positions; row r owns pages 3r, 3r + 1 and 3r + 2 in a scrambled order."""
-        self.positions = positions
-        self.pages = [np.array([3 * r + 2, 3 * r, 3 * r + 1], np.int32) for r in range(self.n_rows)]
-        self.rows = [
-            _native.StepRow(token=r, position=p, full_pages=pages, sliding_pages=pages)
-            for r, (p, pages) in enumerate(zip(positions, self.pages, strict=True))
-        ]
-
-    def _make_model(self) -> _native.ModelShape:
-        s, model = self.sizes, _native.ModelShape()
+        self.shape = model = _native.ModelShape()
+        self._rng = np.random.default_rng([seed, 1])
         for name in (
             *("hidden", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k", "window", "logit_scale"),
             *("parallel_block", "rope_interleaved", "layer_norm", "norm_topk", "softmax_router"),
@@ -104,27 +77,25 @@ class Bench:
                 (WeightKind.V, kv, s.hidden),
                 (WeightKind.O, s.hidden, q),
             ):
-                self._add(model, layer, kind, rows, cols)
+                self._add(layer, kind, rows, cols)
             for kind in (WeightKind.NORM_ATTN, WeightKind.NORM_FFN):
-                self._add(model, layer, kind, 1, s.hidden, format=WeightFormat.F32)
+                self._add(layer, kind, 1, s.hidden, format=WeightFormat.F32)
             for kind, n in ((WeightKind.Q_BIAS, q), (WeightKind.K_BIAS, kv), (WeightKind.V_BIAS, kv)):
                 if s.bias:
-                    self._add(model, layer, kind, 1, n, format=WeightFormat.F32)
-        self._add(model, 0, WeightKind.GATE, s.ffn, s.hidden)
-        self._add(model, 0, WeightKind.UP, s.ffn, s.hidden)
-        self._add(model, 0, WeightKind.DOWN, s.hidden, s.ffn)
-        self._add(model, 1, WeightKind.ROUTER, s.n_experts, s.hidden)
-        self._add(model, 1, WeightKind.EXPERT_GATE, s.expert_ffn, s.hidden, s.n_experts)
-        self._add(model, 1, WeightKind.EXPERT_UP, s.expert_ffn, s.hidden, s.n_experts)
-        self._add(model, 1, WeightKind.EXPERT_DOWN, s.hidden, s.expert_ffn, s.n_experts)
-        self._add(model, 2, WeightKind.FINAL_NORM, 1, s.hidden, format=WeightFormat.F32)
-        self._add(model, 2, WeightKind.LM_HEAD, s.vocab, s.hidden)
-        self._add(model, 2, WeightKind.EMBED, s.vocab, s.hidden)
-        return model
+                    self._add(layer, kind, 1, n, format=WeightFormat.F32)
+        self._add(0, WeightKind.GATE, s.ffn, s.hidden)
+        self._add(0, WeightKind.UP, s.ffn, s.hidden)
+        self._add(0, WeightKind.DOWN, s.hidden, s.ffn)
+        self._add(1, WeightKind.ROUTER, s.n_experts, s.hidden)
+        self._add(1, WeightKind.EXPERT_GATE, s.expert_ffn, s.hidden, s.n_experts)
+        self._add(1, WeightKind.EXPERT_UP, s.expert_ffn, s.hidden, s.n_experts)
+        self._add(1, WeightKind.EXPERT_DOWN, s.hidden, s.expert_ffn, s.n_experts)
+        self._add(2, WeightKind.FINAL_NORM, 1, s.hidden, format=WeightFormat.F32)
+        self._add(2, WeightKind.LM_HEAD, s.vocab, s.hidden)
+        self._add(2, WeightKind.EMBED, s.vocab, s.hidden)
 
     def _add(
         self,
-        model: _native.ModelShape,
         layer: int,
         kind: WeightKind,
         rows: int,
@@ -132,13 +103,53 @@ class Bench:
         count: int = 1,
         format: WeightFormat | None = None,
     ) -> None:
-        packed = random_weight(self.rng, self.sizes.format if format is None else format, rows, cols, count, scale=0.3)
+        packed = random_weight(self._rng, self.sizes.format if format is None else format, rows, cols, count, scale=0.3)
         self.weights[layer, kind] = packed
-        model.set_weight(layer, kind, packed.weight)
+        self.shape.set_weight(layer, kind, packed.weight)
+
+
+@cache
+def model_of(sizes: Sizes, seed: int) -> Model:
+    """The same sizes and seed always give the same weights; making them takes longer than most tests."""
+    return Model(sizes, seed)
+
+
+class Bench:
+    """The model, its KV pages and a one-processor backend. `run` executes a single task on the buffers as they are."""
+
+    def __init__(self, sizes: Sizes, n_rows: int, *, seed: int = 0, **backend_options: object) -> None:
+        self.sizes = sizes
+        self.n_rows = n_rows
+        self.rng = np.random.default_rng(seed)
+        self.model = model_of(sizes, seed)
+        shape = (2, N_PAGES, sizes.n_kv_heads, PAGE, sizes.head_dim)
+        self.k: Floats = self.rng.standard_normal(shape).astype(np.float32)
+        self.v: Floats = self.rng.standard_normal(shape).astype(np.float32)
+        addresses = [[int(cache[i].ctypes.data) for i in range(2)] for cache in (self.k, self.v)]
+        self.backend = _native.CpuBackend(
+            self.model.shape,
+            *addresses,
+            [None] * 8,
+            max_splits=MAX_SPLITS,
+            owners=self,
+            **backend_options,  # pyright: ignore[reportArgumentType]
+        )
+        positions = self.rng.integers(0, 2 * PAGE, n_rows)
+        positions[0] = 2 * PAGE - 1  # the last place of a page
+        self.set_positions([int(p) for p in positions])
+
+    def set_positions(self, positions: list[int]) -> None:
+        """Gives the rows new positions; row r owns pages 3r, 3r + 1 and 3r + 2 in a scrambled order."""
+        self.positions = positions
+        self.pages = [np.array([3 * r + 2, 3 * r, 3 * r + 1], np.int32) for r in range(self.n_rows)]
+        self.rows = [
+            _native.StepRow(token=r, position=p, full_pages=pages, sliding_pages=pages)
+            for r, (p, pages) in enumerate(zip(positions, self.pages, strict=True))
+        ]
 
     def w(self, layer: int, kind: WeightKind) -> NDArray[np.float64]:
         """The weight's values: (count, rows, cols), without axes of length 1 in front."""
-        values = self.weights[layer, kind].values.astype(np.float64)
+        values = self.model.weights[layer, kind].values.astype(np.float64)
         return values[0] if len(values) == 1 else values
 
     def buffer(self, name: str) -> Floats:
