@@ -9,6 +9,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -16,8 +17,10 @@ from pointcode_local.engine.cuda.backend import megakernel_schedules
 from pointcode_local.engine.cuda.loader import load_model
 from pointcode_local.engine.cuda.pages import FRAGMENT_PAGES, write_tokens
 from pointcode_local.engine.kv_cache import KvCache, SequencePages
+from pointcode_local.engine.models.config import ModelConfig
 from pointcode_local.engine.models.reference import GrowingKv, TorchModel
 from pointcode_local.engine.plans import kv_geometry
+from pointcode_local.engine.scheduler import Schedule
 from pointcode_local.engine.weights import ModelWeights, WeightKind
 
 from .host_build import ROOT, compiled
@@ -29,6 +32,12 @@ def build() -> ctypes.CDLL:
     loaded = compiled("host_kernel", [*(ROOT / "csrc").glob("megakernel*.cu"), ROOT / "csrc/mk_buffers.cc"])
     loaded.pointcode_mk_place.restype = ctypes.c_size_t
     return loaded
+
+
+@cache
+def schedules_of(config: ModelConfig, n_sms: int, order: str) -> list[Schedule]:
+    """Proved once for all kernels of a kind: that takes longer than a step."""
+    return megakernel_schedules(config, n_sms, order=order)
 
 
 @dataclass(slots=True)
@@ -72,7 +81,7 @@ class HostKernel(Kernel):
         cpu = torch.device("cpu")
         model, _ = load_model(weights, cpu)
         kv = KvCache(kv_geometry(weights.config, 2), 40, 40, cpu)
-        schedules = megakernel_schedules(weights.config, n_sms, order=order)
+        schedules = schedules_of(weights.config, n_sms, order)
         made = cls(library, model, kv, schedules, n_sms, oracle=Oracle(weights))
         made.set_up()
         return made
