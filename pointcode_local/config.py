@@ -55,6 +55,7 @@ class Settings:
     temperature: float = -1.0  # below 0: the model's own
     theme: str = "auto"
     keys: str = "standard"  # of the message field
+    bell: bool = True  # when a question or an answer comes while another window has the focus
     small_model: str = "auto"
     edit_menu: str = "auto"
     edit_menus: Mapping[str, str] = field(default_factory=dict[str, str])  # by model name
@@ -93,6 +94,7 @@ _KEYS = (
     Key("temperature", "temperature", float, needs_trust=False),
     Key("theme", "theme", str, THEMES, needs_trust=False),
     Key("keys", "keys", str, KEYS, needs_trust=False),
+    Key("bell", "bell", bool, needs_trust=False),
     Key("small_model", "small_model", str, ("auto", "yes", "no"), needs_trust=False),
     Key("edit_menu", "edit_menu", str, EDIT_MENUS, needs_trust=False),
     Key("edit_menus", "edit_menus", dict, needs_trust=False),

@@ -110,6 +110,7 @@ def run_interactive(options: argparse.Namespace) -> int:
         host,
         prompt=options.prompt or "",
         theme=setup.settings.theme,
+        bell=setup.settings.bell,
         history_path=history_path,
         vi_keys=setup.settings.keys == "vi",
     )

@@ -13,6 +13,7 @@ MEANINGS = {
     "temperature": "0 always takes the likeliest token, 1 follows the model's odds; below 0 is the model's own choice",
     "theme": "colours: auto, dark, light, dark-contrast, light-contrast, or none (the terminal's own)",
     "keys": "of the message field: standard or vi",
+    "bell": "whether the terminal's bell rings when a turn ends or asks while you look at another window",
     "small_model": "whether the model is led step by step: auto (by its size), yes or no",
     "edit_menu": "how the model changes files: tools (calls), blocks (whole texts, for small models) or auto",
     "edit_menus": "the same by model name, as a table",

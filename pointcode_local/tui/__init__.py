@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,13 @@ FPS = "TEXTUAL_FPS"
 
 
 def run_tui(
-    host: Host, *, prompt: str = "", theme: str = "auto", history_path: Path | None = None, vi_keys: bool = False
+    host: Host,
+    *,
+    prompt: str = "",
+    theme: str = "auto",
+    bell: bool = True,
+    history_path: Path | None = None,
+    vi_keys: bool = False,
 ) -> int:
     """Run the full-screen interface until the person quits; `prompt` is sent as the first message.
 
@@ -27,7 +35,8 @@ def run_tui(
     """
     if theme == "none":
         os.environ["NO_COLOR"] = "1"
-    return asyncio.run(_run(host, prompt, theme, history_path, vi_keys))
+    make = partial(app_class(), host, prompt=prompt, theme=theme, bell=bell, history_path=history_path, vi_keys=vi_keys)
+    return asyncio.run(_run(make, host))
 
 
 def app_class() -> type[PointcodeApp]:
@@ -46,8 +55,8 @@ def app_class() -> type[PointcodeApp]:
     return PointcodeApp
 
 
-async def _run(host: Host, prompt: str, theme: str, history_path: Path | None, vi_keys: bool) -> int:
-    app = app_class()(host, prompt=prompt, theme=theme, history_path=history_path, vi_keys=vi_keys)
+async def _run(make: Callable[[], PointcodeApp], host: Host) -> int:
+    app = make()
     from pointcode_local.tui.driver import TerminalDriver, forget_stops
 
     if issubclass(TerminalDriver, app.driver_class):  # nobody chose another

@@ -58,6 +58,7 @@ class PointcodeApp(App[int]):
         theme: str = "auto",
         history_path: Path | None = None,
         vi_keys: bool = False,
+        bell: bool = True,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         frame_s: float = FRAME_S,
@@ -74,7 +75,7 @@ class PointcodeApp(App[int]):
         self._is_live = animate
         self._feed = Feed(self._draw, frame_s)
         self._turns = Turns(self._feed, lambda left: self._sending.turn_ended(left))
-        self._sending = Sending(self, host, self._turns)
+        self._sending = Sending(self, host, self._turns, rings=bell)
         self._meter = Meter(clock)
         self._sending.texts += [prompt] if prompt.strip() else []
         self._first_mode: Mode | None = None  # chosen before there was an agent to tell
@@ -85,9 +86,7 @@ class PointcodeApp(App[int]):
         self._welcome = Welcome()
         self._transcript = Transcript(self._welcome)
         self._activity = ActivityLine(clock, animate=animate)
-        self._todo = TodoPanel()
-        self._queue = QueueLine()
-        self._choices = Choices()
+        self._todo, self._queue, self._choices = TodoPanel(), QueueLine(), Choices()
         self._composer = Composer(
             self._choices, PromptHistory(history_path), host.commands, self._sending.take_all, vi_keys=vi_keys
         )
@@ -283,6 +282,7 @@ class PointcodeApp(App[int]):
             self._composer.focus()
         if ask is not None and self._panel is None:
             self._panel = make_panel(ask, self._clock)
+            self._sending.ring()
             await self._bottom.mount(self._panel, before=self._choices)
             if self.screen is not self._bottom.screen:
                 self.notify("The model waits for your answer: esc goes back to it.", markup=False)

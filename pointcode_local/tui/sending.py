@@ -23,13 +23,19 @@ AFTER_TURN = ("clear", "compact", "resume", "undo", "redo", "model")
 class Sending:
     """`texts` are the messages and commands that wait; each begins when the one before has ended."""
 
-    def __init__(self, app: PointcodeApp, host: Host, turns: Turns) -> None:
+    def __init__(self, app: PointcodeApp, host: Host, turns: Turns, *, rings: bool) -> None:
         self.texts: list[str] = []
         self._app = app
         self._host = host
         self._turns = turns
         self._commands = CommandRunner(app, host, turns, self.send_prompt)
+        self._rings = rings
         self._is_going_on = False
+
+    def ring(self) -> None:
+        """Call the person back who looks at another window."""
+        if self._rings and not self._app.app_focus:
+            self._app.bell()
 
     def submit(self, text: str, *, steer: bool = False) -> None:
         """A message, a `/` command or a `!` command."""
@@ -87,6 +93,8 @@ class Sending:
         """What waits begins; after a stop it goes back into the editor, with the messages `left` in the agent."""
         self._app.put_back([*left, *(self._take() if self._turns.was_stopped else [])])
         self._app.story.nothing_waits()
+        if not self.texts:
+            self.ring()
         self._app.run_worker(self.go_on(), group="sending")
 
     def take_all(self) -> str:

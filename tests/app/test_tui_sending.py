@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pointcode_local.events import AgentEvent, ModeChanged, SetMode, TurnFinished, TurnStarted
+from pointcode_local.events import AgentEvent, Answer, ModeChanged, SetMode, TurnFinished, TurnStarted
 from pointcode_local.frontend import HostError
 from pointcode_local.tui.app import PointcodeApp
 from pointcode_local.tui.story import NoticeRecord, UserRecord
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
-from tests.app.tui_kit import agent_of, composer_text, idle, make_app, screen_text, settle, type_text, wait_for
-from tests.app.tui_scripts import answer
+from tests.app.tui_kit import agent_of, asked, composer_text, idle, make_app, screen_text, settle, type_text, wait_for
+from tests.app.tui_scripts import PERMISSION, answer
 
 
 class SlowHost(ScriptedHost):
@@ -218,3 +218,18 @@ async def test_compact_waits_for_the_end_of_the_turn_and_tells_what_came_of_it()
             "The conversation holds 900 tokens; shortening it.",
             "The conversation now holds 200 tokens.",
         ]
+
+
+@pytest.mark.parametrize(("bell", "is_away", "rings"), [(True, True, 2), (True, False, 0), (False, True, 0)])
+async def test_the_bell_rings_for_a_question_and_an_end_while_another_window_has_the_focus(
+    bell: bool, is_away: bool, rings: int
+) -> None:
+    app = make_app([PERMISSION, *answer("Done")], prompt="go", bell=bell)
+    rung: list[str] = []
+    app.bell = lambda: rung.append("bell")  # type: ignore[method-assign]
+    async with app.run_test() as pilot:
+        app.app_focus = not is_away
+        await asked(app, pilot)
+        agent_of(app).send(Answer("ask1", "once"))
+        await idle(app, pilot)
+    assert len(rung) == rings
