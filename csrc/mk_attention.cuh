@@ -7,8 +7,7 @@
 
 namespace pointcode::mk {
 
-// kChains: rows may be consecutive tokens of one sequence. Where they are not, two rows are worked on at a time, by half of the
-// warps each: what one row takes is mostly the wait for one step after the other. A row's sums are the same either way.
+// kChains: rows may be consecutive tokens of one sequence.
 template <int NB, bool kChains>
 struct ConsumerAttention : ConsumerGemm<NB> {
   using Core = ConsumerCore<NB>;
@@ -18,88 +17,51 @@ struct ConsumerAttention : ConsumerGemm<NB> {
   using Core::ordinal;
   using Core::p;
   using Core::pos;
+  using Core::release;
   using Core::stage;
+  using Core::sync;
   using Core::t;
   using Core::w;
 
   using ConsumerGemm<NB>::ConsumerGemm;
 
-  static constexpr int kTeams = NB > 1 && !kChains ? 2 : 1, kTeam = kConsumers / kTeams;
-  static constexpr int kEach = kTeams;  // tiles of tokens and of dims, and pieces of q, per warp
-  uint32_t row_syncs = 0;
-
-  __device__ __forceinline__ int team() const { return w / kTeam; }
-  __device__ __forceinline__ int member() const { return w % kTeam; }
-  __device__ __forceinline__ RowSpace& space() const { return f().row[team()]; }
-  __device__ __forceinline__ void team_sync() {
-    __syncwarp();
-    uint64_t* bar = &f().row_sync[team()];
-    if (lane == 0) mbar_arrive(bar, kTeams);
-    mbar_wait(p, bar, row_syncs++ & 1, ordinal, WaitKind::kWarpSync);
-  }
-  // Done with a stage that every warp of the team reads.
-  __device__ __forceinline__ void release_page(const RingPos<Core::kStages>& at) const {
-    __syncwarp();
-    if (lane == 0) mbar_arrive(&smem<NB>().ring_empty[at.slot], kTeams);
-  }
-
-  // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. A team's next q is
-  // on its way while a row is worked on, and takes the row's place once its last scores are made.
+  // One split of every row's pages for the query heads of one KV head: two pages (128 tokens) at a time. The next row's
+  // q is on its way while a row is worked on, and takes the row's place once its last scores are made.
   __device__ __forceinline__ void attention(const TaskDescriptor& d) {
+    const int width = p.n_heads / p.n_kv_heads * p.head_dim,
+              piece = w * 32 + lane;  // one 16-byte piece of q per thread
+    const uint8_t* from = piece * 4 < width
+                              ? p.q + static_cast<size_t>(d.tile_begin) * width * 4 + piece * 16
+                              : nullptr;
+    const size_t stride = static_cast<size_t>(p.n_kv_heads) * width * 4;
+    const uint32_t tag = tag_of(p, d.layer);
     const PageRange mine = page_range<NB>(p, min(lane, p.n_rows - 1), d.flags & kFlagSliding,
                                           d.split);  // of row `lane`
     const uint32_t held = rows_on_held_pages<NB, kChains>(p, mine);
-    uint4 q[kEach];
-    if (team() < p.n_rows) ask_for(d, team(), q), place(d, team(), q);
-    team_sync();
+    uint4 x = from ? load_volatile(from) : uint4{};
+    const auto place = [&] {
+      if (!from) return;
+      if (!tagged(x, tag)) {
+        uint4 again[1];
+        const uint32_t at[1] = {0};
+        gather<1>(p, ordinal, tag, from, again, at);
+        x = again[0];
+      }
+      *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {x.x,
+                                                                                           x.z};
+    };
+    place();
+    sync();
 #pragma unroll 1
     for (int r = 0; r < p.n_rows; r++) {
+      const bool more = r + 1 < p.n_rows;
+      if (from && more) from += stride, x = load_volatile(from);
       const PageRange range = {__shfl_sync(~0u, mine.begin, r), __shfl_sync(~0u, mine.end, r),
                                __shfl_sync(~0u, mine.first_key, r),
                                __shfl_sync(~0u, mine.position, r)};
-      if (r % kTeams != team()) {
-        pos = pos.ahead(2 * (range.end - range.begin));
-        continue;
-      }
-      const int after = r + kTeams;
-      if (after < p.n_rows) ask_for(d, after, q);
       attend(d, r, range, held >> r, [&] {
-        if (after < p.n_rows) place(d, after, q);
+        if (more) place();
       });
-    }
-  }
-  // 16-byte pieces of a row's q for one KV head: begun here, put in place where they have come.
-  __device__ __forceinline__ uint32_t q_piece(const TaskDescriptor& d, int row, int i) const {
-    const int width = p.n_heads / p.n_kv_heads * p.head_dim;
-    return piece_at(i) * 4 < width
-               ? (row * p.n_kv_heads + d.tile_begin) * width * 4 + piece_at(i) * 16
-               : kNowhere;
-  }
-  __device__ __forceinline__ int piece_at(int i) const {
-    return (member() + kTeam * i) * 32 + lane;
-  }
-  __device__ __forceinline__ void ask_for(const TaskDescriptor& d, int row,
-                                          uint4 (&q)[kEach]) const {
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      const uint32_t at = q_piece(d, row, i);
-      if (at != kNowhere) q[i] = load_volatile(p.q + at);
-    }
-  }
-  __device__ __forceinline__ void place(const TaskDescriptor& d, int row, uint4 (&q)[kEach]) const {
-    const uint32_t tag = tag_of(p, d.layer);
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      const uint32_t at[1] = {q_piece(d, row, i)};
-      if (at[0] == kNowhere) continue;
-      if (!tagged(q[i], tag)) {
-        uint4 again[1];
-        gather<1>(p, ordinal, tag, p.q, again, at);
-        q[i] = again[0];
-      }
-      const int at_value = piece_at(i) * 4;
-      *reinterpret_cast<uint2*>(&space().q[at_value / p.head_dim][at_value % p.head_dim]) = {
-          q[i].x, q[i].z};
     }
   }
 
@@ -108,65 +70,43 @@ struct ConsumerAttention : ConsumerGemm<NB> {
   template <typename Next>
   __device__ __forceinline__ void attend(const TaskDescriptor& d, int row, const PageRange& range,
                                          uint32_t held, const Next& next) {
-    const int k_tiles = p.head_dim / 16;
+    const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads, group = d.tile_begin,
+              k_tiles = hd / 16;
+    const uint32_t tag = tag_of(p, d.layer);
     const int chain = !kChains   ? kNoChain
                       : held & 1 ? range.position - 1  // the others are there
                                  : chain_begin(p, row, range.position);
     const bool keeps = kChains && held & 2;
     const auto begin = pos;
-    Softmax softmax;
-    float acc[kEach][4] = {};  // dims of tile member() + kTeam i
-    if (range.begin == range.end) team_sync(), next(), team_sync();
+    float m = -INFINITY, sum = 0.f, acc[4] = {};  // m, sum: of head w; acc: dims 16 w ..
+    if (range.begin == range.end) sync(), next(), sync();
 #pragma unroll 1
     for (int page = range.begin; page < range.end; page += 2) {
-      const bool two = page + 1 < range.end, last = page + 2 >= range.end;
+      const bool two = page + 1 < range.end;
       const bool patched = (page + 2) * kPageTokens > chain;
       if constexpr (kChains)
         if (patched) await_keys(d, row, range, page, two, chain);
-      float x[kEach][4], correction[2];
-      scores(range, page, two, k_tiles, keeps, x);
-      team_sync();
-      weigh(x, softmax, correction);
-      if (last) hand_in(softmax), next();
-      team_sync();
+      scores(range, page, two, k_tiles, keeps);
+      sync();
+      if (w < heads) softmax(two, m, sum);
+      if (page + 2 >= range.end) next();
+      sync();
       if constexpr (kChains)
         if (patched) await_values(d, row, range, page, two, chain);
-      values(range, page, two, k_tiles, keeps, correction, acc);
+      values(range, page, two, k_tiles, keeps, acc);
     }
     if (keeps) pos = begin;
-    hand_over(d, row, range.begin != range.end, k_tiles, softmax, acc);
-  }
-  // This lane's part of a row's output: dims g, g + 8 of its tiles for heads 2 t, 2 t + 1; of member 0, m and sum too.
-  struct Softmax {
-    float m[2] = {-INFINITY, -INFINITY};  // of heads 2 t, 2 t + 1
-    float sum[kEach][2] = {};             // over tokens g, g + 8 of this warp's tiles
-  };
-  __device__ __forceinline__ void hand_over(const TaskDescriptor& d, int row, bool any, int k_tiles,
-                                            const Softmax& softmax,
-                                            const float (&acc)[kEach][4]) const {
-    const uint32_t tag = tag_of(p, d.layer);
-    const int hd = p.head_dim, heads = p.n_heads / p.n_kv_heads;
-    uint8_t* out = part_of(p, row, d.tile_begin, d.split);
+    uint8_t* out = part_of(p, row, group, d.split);
     const size_t stride = part_stride(hd);
-#pragma unroll
-    for (int e = 0; e < kEach; e++) {
-      const int tile = member() + kTeam * e;
-      if (tile >= k_tiles) continue;
+    if (w < k_tiles) {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int head = 2 * t + (i & 1), dim = tile * 16 + g + (i >> 1) * 8;
-        if (head < heads) put(out + head * stride, dim, acc[e][i], tag);
+        const int head = 2 * t + (i & 1), dim = w * 16 + g + (i >> 1) * 8;
+        if (head < heads) put(out + head * stride, dim, acc[i], tag);
       }
     }
-    if (member() != 0 || g > 1) return;
-    const int head = 2 * t + g;
-    if (head >= heads) return;
-    float total = 0.f;
-    if (any)
-#pragma unroll
-      for (int i = 0; i < kConsumers; i++) total += space().sum[i][head];
-    put(out + head * stride, hd, g ? softmax.m[1] : softmax.m[0], tag);
-    put(out + head * stride, hd + 1, total, tag);
+    if (lane == 0 && w < heads)
+      put(out + w * stride, hd, m, tag), put(out + w * stride, hd + 1, sum, tag);
   }
 
   // Puts keys that this step makes into the pages at hand: of K what this warp multiplies next, then of V.
@@ -197,129 +137,87 @@ struct ConsumerAttention : ConsumerGemm<NB> {
     }
   }
 
-  // x[.][i]: scores of tokens g + 8 (i >> 1) of this warp's tiles for heads 2 t + (i & 1), on up to two pages; keys outside the
-  // window or past the row's end become -inf. The largest of each head go to the team.
+  // scores[head][token] of up to two pages; keys outside the window or past the row's end become -inf.
   __device__ __forceinline__ void scores(const PageRange& range, int page, bool two, int k_tiles,
-                                         bool keeps, float (&x)[kEach][4]) {
-    const uint4* a[kEach];
-    bool there[kEach];
-#pragma unroll
-    for (int e = 0; e < kEach; e++) {
-      const int tile = member() + kTeam * e;
-      there[e] = tile < 4 || two;
-      a[e] = there[e] ? stage(pos.ahead(tile < 4 ? 0 : 2)) + (tile & 3) * k_tiles * 32 : a[0];
-    }
-    float c[kEach][2][4] = {};
-    if (there[0]) {
+                                         bool keeps) {
+    const int half = w >> 2, tile = w & 3;
+    const auto k_pos = pos.ahead(2 * half);
+    if (half == 0 || two) {
+      const uint4* a = stage(k_pos) + tile * k_tiles * 32;
+      float c[2][4] = {};
 #pragma unroll 1
       for (int k = 0; k < k_tiles; k += 4) {  // dims past head_dim are zero in q
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          const uint32_t* q =
-              reinterpret_cast<const uint32_t*>(&space().q[g][(k + i) * 16 + 2 * t]);
-#pragma unroll
-          for (int e = 0; e < kEach; e++)
-            mma_bf16(c[e][i & 1], a[e][min(k + i, k_tiles - 1) * 32], q[0], q[4]);
+          const uint32_t* q = reinterpret_cast<const uint32_t*>(&f().q[g][(k + i) * 16 + 2 * t]);
+          mma_bf16(c[i & 1], a[min(k + i, k_tiles - 1) * 32], q[0], q[4]);
         }
       }
+      const int token = half * 64 + tile * 16 + g, key = page * kPageTokens + token;
+      const bool ok0 = key >= range.first_key && key < range.position;
+      const bool ok1 = key + 8 >= range.first_key && key + 8 < range.position;
+      f().score[2 * t][token] = ok0 ? c[0][0] + c[1][0] : -INFINITY;
+      f().score[2 * t + 1][token] = ok0 ? c[0][1] + c[1][1] : -INFINITY;
+      f().score[2 * t][token + 8] = ok1 ? c[0][2] + c[1][2] : -INFINITY;
+      f().score[2 * t + 1][token + 8] = ok1 ? c[0][3] + c[1][3] : -INFINITY;
     }
-    float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int e = 0; e < kEach; e++) {
-      const int key = page * kPageTokens + (member() + kTeam * e) * 16 + g;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int at = key + (i >> 1) * 8;
-        const bool ok = there[e] && at >= range.first_key && at < range.position;
-        x[e][i] = ok ? c[e][0][i] + c[e][1][i] : -INFINITY;
-        top[i & 1] = fmaxf(top[i & 1], x[e][i]);
-      }
-    }
-#pragma unroll
-    for (int i = 4; i < 32; i <<= 1)
-      top[0] = fmaxf(top[0], __shfl_xor_sync(~0u, top[0], i)),
-      top[1] = fmaxf(top[1], __shfl_xor_sync(~0u, top[1], i));
-    if (g == 0) *reinterpret_cast<float2*>(&space().top[member()][2 * t]) = {top[0], top[1]};
     if (keeps) return;
-    release_page(pos);
-    if (two) release_page(pos.ahead(2));
+    release(pos);
+    if (two) release(pos.ahead(2));
   }
 
-  // Base-2 softmax (q carries log2 e) of this warp's scores, in the scale of the largest of all so far.
-  __device__ __forceinline__ void weigh(const float (&x)[kEach][4], Softmax& softmax,
-                                        float (&correction)[2]) {
-    float top[2] = {softmax.m[0], softmax.m[1]};
+  // Warp w: head w. Base-2 softmax over up to 128 scores (q carries log2 e).
+  __device__ __forceinline__ void softmax(bool two, float& m, float& sum) {
+    float x[4], top = m;
 #pragma unroll
-    for (int i = 0; i < kTeam; i++) {
-      const float2 other = *reinterpret_cast<const float2*>(&space().top[i][2 * t]);
-      top[0] = fmaxf(top[0], other.x), top[1] = fmaxf(top[1], other.y);
-    }
-    float base[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      base[h] = top[h] == -INFINITY ? 0.f : top[h];
-      correction[h] = exp2_fast(softmax.m[h] - base[h]);
-      softmax.m[h] = top[h];
+    for (int i = 0; i < 4; i++) {
+      x[i] = i < 2 || two ? f().score[w][lane + 32 * i] : -INFINITY;
+      top = fmaxf(top, x[i]);
     }
 #pragma unroll
-    for (int e = 0; e < kEach; e++) {
-      const int token = (member() + kTeam * e) * 16 + g;
-      float part[4];
+    for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
+    const float base = top == -INFINITY ? 0.f : top, correction = exp2_fast(m - base);
+    float part = 0.f;
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        part[i] = exp2_fast(x[e][i] - base[i & 1]);
-        space().prob[2 * t + (i & 1)][token + (i >> 1) * 8] = __float2bfloat16(part[i]);
-      }
-#pragma unroll
-      for (int h = 0; h < 2; h++)
-        softmax.sum[e][h] = softmax.sum[e][h] * correction[h] + (part[h] + part[2 + h]);
+    for (int i = 0; i < 4; i++) {
+      const float e = exp2_fast(x[i] - base);
+      part += e;
+      f().prob[w][lane + 32 * i] = __float2bfloat16(e);
     }
-  }
-  // The sums of this warp's tiles.
-  __device__ __forceinline__ void hand_in(const Softmax& softmax) {
 #pragma unroll
-    for (int e = 0; e < kEach; e++) {
-      float sum[2] = {softmax.sum[e][0], softmax.sum[e][1]};
-#pragma unroll
-      for (int i = 4; i < 32; i <<= 1)
-        sum[0] += __shfl_xor_sync(~0u, sum[0], i), sum[1] += __shfl_xor_sync(~0u, sum[1], i);
-      if (g == 0)
-        *reinterpret_cast<float2*>(&space().sum[member() + kTeam * e][2 * t]) = {sum[0], sum[1]};
-    }
+    for (int i = 16; i; i >>= 1) part += __shfl_xor_sync(~0u, part, i);
+    m = top, sum = sum * correction + part;
+    if (lane == 0) f().correction[w] = correction;
   }
 
   // acc[dim][head] += V^T p. On a page that is not full, tokens without a key are masked out of V: it may hold anything.
   __device__ __forceinline__ void values(const PageRange& range, int page, bool two, int k_tiles,
-                                         bool keeps, const float (&correction)[2],
-                                         float (&acc)[kEach][4]) {
-#pragma unroll
-    for (int e = 0; e < kEach; e++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) acc[e][i] *= correction[i & 1];
+                                         bool keeps, float (&acc)[4]) {
+    if (w < k_tiles) {
+      const float c0 = f().correction[2 * t], c1 = f().correction[2 * t + 1];
+      acc[0] *= c0, acc[1] *= c1, acc[2] *= c0, acc[3] *= c1;
+    }
 #pragma unroll 1
     for (int h = 0; h < 1 + two; h++) {
       const auto v_pos = pos.ahead(1 + 2 * h);
-      const uint4* a = stage(v_pos);
+      const uint4* a = stage(v_pos) + w * 4 * 32;
       const int first = (page + h) * kPageTokens;
       const bool whole = first >= range.first_key && first + kPageTokens <= range.position;
+      if (w < k_tiles) {
 #pragma unroll
-      for (int k = 0; k < 4; k++) {
-        const uint32_t* q =
-            reinterpret_cast<const uint32_t*>(&space().prob[g][h * 64 + k * 16 + 2 * t]);
-        const int key = first + k * 16 + 2 * t;
-#pragma unroll
-        for (int e = 0; e < kEach; e++) {
-          const int tile = member() + kTeam * e;
-          if (tile >= k_tiles) continue;
-          uint4 v = a[(tile * 4 + k) * 32];
+        for (int k = 0; k < 4; k++) {
+          uint4 v = a[k * 32];
           if (!whole) {
+            const int key = first + k * 16 + 2 * t;
             v.x &= key_mask(range, key), v.y &= key_mask(range, key);
             v.z &= key_mask(range, key + 8), v.w &= key_mask(range, key + 8);
           }
-          mma_bf16(acc[e], v, q[0], q[4]);
+          const uint32_t* q =
+              reinterpret_cast<const uint32_t*>(&f().prob[g][h * 64 + k * 16 + 2 * t]);
+          mma_bf16(acc, v, q[0], q[4]);
         }
       }
-      if (!keeps) release_page(v_pos);
+      if (!keeps) release(v_pos);
     }
     pos = pos.ahead(two ? 4 : 2);
   }

@@ -13,7 +13,6 @@
 //   chosen_full    8 consumer warps -> combiner                  8               mbarrier phase, one a MoE layer
 //   route_full     combiner -> producer, consumer warps (and through item, ring, red everybody) 1   the same
 //   warp_sync      8 consumer warps among themselves             8               mbarrier phase
-//   row_sync[i]    the consumer warps of one row of attention    8 (4 with 2)    mbarrier phase
 //   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
 //                                                                                within 2^24 steps
 // A warp walks past stages whose turn is another's without looking at them, so it may come to a slot a lap early, where the
@@ -29,7 +28,6 @@ namespace pointcode::mk {
 constexpr int kMaxSmem = 232448;  // 227 KB, what one block may use on sm_90
 constexpr int kDescSlots = 16;
 constexpr int kItemSlots = 8;
-constexpr int kPairTokens = 2 * kPageTokens;  // attention takes two pages at a time
 
 constexpr int32_t kNoItem = -1;
 
@@ -47,13 +45,6 @@ struct Route {
   float weight[kMaxRows * kMaxTopK];  // by row * top_k + slot
 };
 
-// What the warps that work on one row of attention share.
-struct RowSpace {
-  alignas(16) __nv_bfloat16 q[kMaxGroup][kMaxHeadDim + 8];
-  __nv_bfloat16 prob[kMaxGroup][kPairTokens + 8];
-  float top[kConsumers][kMaxGroup], sum[kConsumers][kMaxGroup];  // of a tile of 16 tokens
-};
-
 template <int NB>
 struct Fixed {  // everything in shared memory but the ring
   static constexpr int kRedSlots = NB <= 2 ? 4 : 2;
@@ -63,7 +54,10 @@ struct Fixed {  // everything in shared memory but the ring
   float red[kRedSlots][kConsumers][16][NB];
   int32_t red_item[kRedSlots];   // gate/up: the unit's item
   uint32_t red_free[kRedSlots];  // the unit that may be written here
-  RowSpace row[NB == 1 ? 1 : 2];
+  alignas(16) __nv_bfloat16 q[kMaxGroup][kMaxHeadDim + 8];
+  __nv_bfloat16 prob[kMaxGroup][136];
+  float score[kMaxGroup][132];
+  float correction[kMaxGroup];
   float square_sum[2][NB][kConsumers];
   alignas(16) float2 rope[NB][kMaxHeadDim / 2];
   uint32_t chosen[NB][kMaxExperts / 4];  // a byte per expert: 1 + its slot in the row, or 0
@@ -74,7 +68,7 @@ struct Fixed {  // everything in shared memory but the ring
   int32_t item[kItemSlots];                      // claimed items, ahead of their stages
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
-  uint64_t red_full[kRedSlots], warp_sync, row_sync[2], route_full, chosen_full;
+  uint64_t red_full[kRedSlots], warp_sync, route_full, chosen_full;
   uint64_t item_full[kItemSlots], item_empty[kItemSlots];
 };
 

@@ -109,7 +109,7 @@ struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
             static_cast<uint32_t>((row * p.n_kv_heads + part.tile_begin) * width * 4 + piece * 16)};
         uint4 x[1];
         gather<1>(p, ordinal, tag_of(p, d.layer), p.q, x, from);
-        *reinterpret_cast<uint2*>(&f().row[0].q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {
+        *reinterpret_cast<uint2*>(&f().q[piece * 4 / p.head_dim][piece * 4 % p.head_dim]) = {
             x[0].x, x[0].z};
       }
       sync();

@@ -18,7 +18,6 @@ __device__ void init_barriers(Smem<NB>& s) {
   for (int i = 0; i < kItemSlots; i++)
     mbar_init(&s.f.item_full[i], 1), mbar_init(&s.f.item_empty[i], kConsumers);
   mbar_init(&s.f.warp_sync, kConsumers), mbar_init(&s.f.route_full, 1);
-  for (int i = 0; i < 2; i++) mbar_init(&s.f.row_sync[i], kConsumers);
   mbar_init(&s.f.chosen_full, kConsumers);
   mbar_init_fence();
 }
@@ -51,12 +50,10 @@ template <int NB>
 __device__ __forceinline__ void set_up(const Params& p) {
   Smem<NB>& s = smem<NB>();
   if (threadIdx.x == 0) init_barriers(s);
-  for (RowSpace& row : s.f.row) {
-    for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
-      (&row.q[0][0])[i] = __float2bfloat16(0.f);
-    for (int i = threadIdx.x; i < kMaxGroup * (kPairTokens + 8); i += kThreads)
-      (&row.prob[0][0])[i] = __float2bfloat16(0.f);
-  }
+  for (int i = threadIdx.x; i < kMaxGroup * (kMaxHeadDim + 8); i += kThreads)
+    (&s.f.q[0][0])[i] = __float2bfloat16(0.f);
+  for (int i = threadIdx.x; i < kMaxGroup * 136; i += kThreads)
+    (&s.f.prob[0][0])[i] = __float2bfloat16(0.f);
   let_next_kernel_start();
   wait_for_earlier_kernels();
   row_table(s, p);
