@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from pointcode_local.orders import (
     is_test,
     proper_names,
     read_order,
+    rename_candidates,
     rename_words,
     wants_answer,
     whole_word,
@@ -74,7 +76,7 @@ class BlockTurn(Turn):
 
     async def _step(self, text: str) -> None:
         box = self._core.box
-        files = Files(box.root, box.policy.may_read)
+        files = await asyncio.to_thread(Files, box.root, box.policy.may_read)
         may_write = box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools)
         if may_write and "shell" in box.tools and (command := self._given_command(text, files)):
             await self._run_given(text, command, files)
@@ -83,22 +85,22 @@ class BlockTurn(Turn):
         order = read_order(text, files.names, changed, can_run="shell" in box.tools)
         kind = order.kind if may_write else "question"
         if kind in ("change", "create") and is_about_failing_tests(text):
-            order = self._about_subject(order, text, files)
+            order = await self._about_subject(order, text, files)
         self._add_mentions(text, () if kind == "command" else (*order.shown, *order.targets))
         match kind:
             case "command":
                 await self._command(text, order, files)
             case "rename" if await self._rename(text, order, files):
                 pass
-            case "create" | "change" | "rename" if targets := order.targets or self._found(text, files):
+            case "create" | "change" | "rename" if targets := order.targets or await self._found(text, files):
                 await self._write_all(text, order, files, targets)
             case _:
                 await self._question(text, order, files)
 
     # ------------------------------------------------------------------------------------------- files
-    def _found(self, text: str, files: Files) -> tuple[str, ...]:
+    async def _found(self, text: str, files: Files) -> tuple[str, ...]:
         """The file that an order to change means when it names none: where its names are defined, or stand."""
-        home = files.home([*identifiers(text), *proper_names(text)])
+        home = await asyncio.to_thread(files.home, [*identifiers(text), *proper_names(text)])
         return (home,) if home else ()
 
     def _add_mentions(self, text: str, shown: Sequence[str]) -> None:
@@ -177,7 +179,7 @@ class BlockTurn(Turn):
 
     async def _rename(self, text: str, order: Order, files: Files) -> bool:
         """A renamed word, in all its places; False when it is not clear which."""
-        names = order.targets or files.names
+        names = order.targets or await asyncio.to_thread(files.holding, rename_candidates(text)[0])
         bodies = {name: body for name in names if (body := files.text(name)) is not None}
         old, new = rename_words(text, *bodies.values())
         if not old or not new:
@@ -193,7 +195,10 @@ class BlockTurn(Turn):
         said = Reply(self._core.conversation.used_ids())
         self._begin_runner()
         results = await self._run(said, f"Renaming {old} to {new}.", *calls)
-        self._conclude_with(summary(results))
+        cut = (
+            f"\nOnly the first {len(files.names):,} files were looked at." if files.is_cut and not order.targets else ""
+        )
+        self._conclude_with(summary(results) + cut)
         return True
 
     # ------------------------------------------------------------------------------------------- commands, questions
@@ -235,9 +240,9 @@ class BlockTurn(Turn):
         (result,) = await self._run(said, f"```sh\n{command}\n```", ("shell", {"command": command}))
         return result
 
-    def _about_subject(self, order: Order, text: str, files: Files) -> Order:
+    async def _about_subject(self, order: Order, text: str, files: Files) -> Order:
         """An order to mend a failing test is about what the test tests, not about the test."""
-        named = order.targets or self._found(text, files)
+        named = order.targets or await self._found(text, files)
         tests = [name for name in named if is_test(name)]
         if not tests or len(tests) < len(named):
             return order
@@ -277,7 +282,7 @@ class BlockTurn(Turn):
         shown = list(order.shown)
         given = any(one.startswith(GIVEN) for one in core.conversation.pending)
         is_given = given or "\n" in text.strip()  # the question is about what was piped in, or pasted
-        hits = [] if shown else files.hits(identifiers(text))
+        hits = [] if shown else await asyncio.to_thread(files.hits, identifiers(text))
         if hits:
             lines = "\n".join(f"{name}:{number}: {line}" for name, number, line in hits)
             core.emit(ContextAdded("search", f"Lines of the files that match:\n{lines}"))

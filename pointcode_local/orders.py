@@ -170,14 +170,19 @@ def proper_names(text: str) -> list[str]:
 def rename_words(text: str, *bodies: str) -> tuple[str, str]:
     """The old and the new name of an order to rename: the first word of it that the files hold, and the one after
     "to"; "" for what is not clear."""
+    candidates, new = rename_candidates(text)
+    old = next((word for word in candidates if any(whole_word(word).search(body) for body in bodies)), "")
+    return (old, new) if new else ("", "")
+
+
+def rename_candidates(text: str) -> tuple[list[str], str]:
+    """The words of an order to rename that may be the old name, and the new name ("" where there is none)."""
     asked = re.search(r"\brename\b(.*)", text, re.IGNORECASE | re.DOTALL)
     to = re.search(r"\b(?:to|into|as)\s+(?:the\s+name\s+)?[`\"'.#]?([A-Za-z_$][\w$-]*)", text, re.IGNORECASE)
     if asked is None or to is None:
-        return "", ""
+        return [], ""
     words = re.findall(r"(?<![\w./-])\.?([A-Za-z_$][\w$-]*)(?![\w/]|\.\w)", asked.group(1))
-    plain = [word for word in words if word != to.group(1) and not _FUNCTION_WORD.fullmatch(word)]
-    old = next((word for word in plain if any(whole_word(word).search(body) for body in bodies)), "")
-    return old, to.group(1)
+    return [word for word in words if word != to.group(1) and not _FUNCTION_WORD.fullmatch(word)], to.group(1)
 
 
 def whole_word(word: str) -> re.Pattern[str]:

@@ -19,13 +19,14 @@ from pointcode_local.tools.syntax import MAX_PARSED_BYTES, faults
 from pointcode_local.tools.tags import definitions
 from pointcode_local.tools.walk import files
 
-MAX_FILES = 2000
+MAX_FILES = 20_000
 MAX_FILE_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 8000  # of one file; more is shown in part
 MAX_SMALL_FOLDER = 12  # files; a folder of no more is shown whole when an order names none of them
 MAX_HITS = 30
 PART_LINES = 80
 LISTING = "Files in this folder:"
+_WIDE = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: a word's bytes are others
 _STOP_WORDS = frozenset(
     {"the", "and", "for", "from", "with", "that", "this", "into", "file", "function", "add", "change"}
 )
@@ -64,26 +65,44 @@ class Files:
         """The file's text as it can be shown: bytes that are no characters as U+FFFD; "" where there is none."""
         return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", self.text(name) or "")
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the folder holds more files than are known here."""
+        return len(self.names) == MAX_FILES
+
+    def holding(self, words: Sequence[str]) -> list[str]:
+        """The files that hold one of the words whole."""
+        return [name for name, _ in self._holding(words)]
+
+    def _holding(self, words: Sequence[str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+        """One by one, with what finds a word in them. Bytes are looked at before a file is read as text."""
+        if not words:
+            return
+        wanted = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in words))
+        sought = [word.encode("utf-8", "replace") for word in words]
+        for name in self.names:
+            try:
+                data = read_regular(self._root / name, MAX_FILE_BYTES + 1)
+            except OSError:
+                continue
+            may_hold = data[:2] in _WIDE or any(word in data for word in sought)
+            if may_hold and wanted.search(self.text(name) or ""):
+                yield name, wanted
+
     def hits(self, words: Sequence[str]) -> list[tuple[str, int, str]]:
         """Lines (file, number, text) that hold one of the words whole; at most MAX_HITS."""
-        if not words:
-            return []
-        wanted = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in words))
-        return list(islice(self._hits(wanted), MAX_HITS))
+        return list(islice(self._hits(words), MAX_HITS))
 
-    def _hits(self, wanted: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
-        for name in self.names:
+    def _hits(self, words: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+        for name, wanted in self._holding(words):
             for number, line in enumerate(self.shown(name).splitlines(), 1):
                 if wanted.search(line):
                     yield name, number, line.strip()[:160]
 
     def home(self, words: Sequence[str]) -> str:
         """The file that defines one of the words, else the first that holds one, tests last; "" for none."""
-        if not words:
-            return ""
-        wanted = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in words))
-        holders = islice((name for name in self.names if wanted.search(self.text(name) or "")), MAX_HITS)
-        ranked = [((is_test(name), not self._defines(name, words)), name) for name in holders]
+        holders = islice(self._holding(words), MAX_HITS)
+        ranked = [((is_test(name), not self._defines(name, words)), name) for name, _ in holders]
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else ""
 
     def _defines(self, name: str, words: Sequence[str]) -> bool:

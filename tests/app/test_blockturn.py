@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from pointcode_local import shown_files
 from pointcode_local.agent import Agent
 from pointcode_local.compose import system_prompt
 from pointcode_local.config import Places, Settings
@@ -280,3 +283,13 @@ def test_a_line_with_bytes_that_are_no_characters_stays_as_it_is(tmp_path: Path)
     model, _, _ = play(tmp_path, "In a.ini change the port to 2.", reply)
     assert path.read_bytes() == b"; \xff\xfe\x81 title\nport = 2\n"
     assert "\N{REPLACEMENT CHARACTER} title" in model.requests[0].messages[-1].content
+
+
+def test_a_name_is_found_however_many_files_there_are_and_a_rename_tells_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    files = {f"m{i}_py": f"def fn{i}(): ...\n" for i in range(30)}
+    monkeypatch.setattr(shown_files, "MAX_FILES", 30)
+    _, answer, _ = play(tmp_path, "Rename fn29 to last everywhere", **files)
+    assert (tmp_path / "ws" / "m29.py").read_text() == "def last(): ...\n"
+    assert answer.endswith("Only the first 30 files were looked at.")
