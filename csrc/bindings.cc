@@ -205,14 +205,12 @@ void bind_sampling_config(py::module_& m) {
            "n_logprobs"_a = 0);
 }
 
-void bind_service(py::module_& m) {
-  using Release = py::call_guard<py::gil_scoped_release>;
-  m.attr("MAX_LOGPROBS") = kMaxLogprobs - 1;
-  bind_service_enums(m);
-  bind_sampling_config(m);
-  py::class_<StepBackend>(m, "StepBackend").def_property_readonly("name", &StepBackend::name);
-  py::class_<PyService>(m, "DecodeService")
-      .def(py::init<size_t>(), "ring_capacity"_a = 4096)
+using Service = py::class_<PyService>;
+using Release = py::call_guard<py::gil_scoped_release>;
+
+// The thread: when it runs, and on what.
+void bind_loop(Service& service) {
+  service.def(py::init<size_t>(), "ring_capacity"_a = 4096)
       .def(
           "park", [](PyService& s, double timeout_s) { return s.service.park(timeout_s); },
           "timeout_s"_a, Release())
@@ -233,6 +231,14 @@ void bind_service(py::module_& m) {
       .def(
           "set_run_ahead", [](PyService& s, bool enabled) { s.service.set_run_ahead(enabled); },
           "enabled"_a)
+      .def(
+          "set_shared", [](PyService& s, bool shared) { s.service.set_shared(shared); }, "shared"_a,
+          Release());
+}
+
+// Any thread may cancel a row; the rest is for the thread that has parked the service.
+void bind_rows(Service& service) {
+  service
       .def("add_row", &add_row, "request"_a, "history"_a, "max_tokens"_a, "stop_ids"_a,
            "sampling"_a, "full_pages"_a, "sliding_pages"_a, "mask"_a = py::none(),
            "watch"_a = py::none())
@@ -247,17 +253,19 @@ void bind_service(py::module_& m) {
           "remove_row", [](PyService& s, int64_t request) { return s.service.remove_row(request); },
           "request"_a)
       .def(
+          "cancel", [](PyService& s, int64_t request) { return s.service.cancel(request); },
+          "request"_a, Release());
+}
+
+// What it tells and asks while it runs.
+void bind_messages(Service& service) {
+  service
+      .def(
           "wait_notices",
           [](PyService& s, double timeout_s) { return s.service.wait_notices(timeout_s); },
           "timeout_s"_a, Release())
       .def(
           "wake", [](PyService& s) { s.service.wake(); }, Release())
-      .def(
-          "cancel", [](PyService& s, int64_t request) { return s.service.cancel(request); },
-          "request"_a, Release())
-      .def(
-          "set_shared", [](PyService& s, bool shared) { s.service.set_shared(shared); }, "shared"_a,
-          Release())
       .def("wait_queries", &wait_queries, "timeout_s"_a)
       .def(
           "answer",
@@ -272,12 +280,18 @@ void bind_service(py::module_& m) {
       .def(
           "drain", [](PyService& s, size_t limit) { return drain_ring(s.service, limit); },
           "limit"_a = 1024)
-      .def_property_readonly("event_fd", [](PyService& s) { return s.service.event_fd(); })
-      .def_property_readonly("error", [](PyService& s) { return s.service.error(); })
+      .def_property_readonly("event_fd", [](PyService& s) { return s.service.event_fd(); });
+}
+
+void bind_counts(Service& service) {
+  service.def_property_readonly("error", [](PyService& s) { return s.service.error(); })
       .def_property_readonly("steps", [](PyService& s) { return s.service.steps(); })
       .def_property_readonly("busy_ns", [](PyService& s) { return s.service.busy_ns(); })
       .def_property_readonly("drafted", [](PyService& s) { return s.service.drafted(); })
       .def_property_readonly("accepted", [](PyService& s) { return s.service.accepted(); });
+}
+
+void bind_draft(py::module_& m) {
   m.def(
       "look_up_draft",
       [](const std::vector<int32_t>& history, int max_tokens) {
@@ -286,6 +300,19 @@ void bind_service(py::module_& m) {
                                                                 draft.tokens.begin() + draft.n));
       },
       "history"_a, "max_tokens"_a);
+}
+
+void bind_service(py::module_& m) {
+  m.attr("MAX_LOGPROBS") = kMaxLogprobs - 1;
+  bind_service_enums(m);
+  bind_sampling_config(m);
+  py::class_<StepBackend>(m, "StepBackend").def_property_readonly("name", &StepBackend::name);
+  Service service(m, "DecodeService");
+  bind_loop(service);
+  bind_rows(service);
+  bind_messages(service);
+  bind_counts(service);
+  bind_draft(m);
 }
 
 }  // namespace

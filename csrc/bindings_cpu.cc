@@ -91,10 +91,7 @@ void set_weight(ModelShape& model, int32_t layer, WeightKind kind, const Weight&
   model.weights[static_cast<size_t>(layer) * kNumWeightKinds + static_cast<size_t>(kind)] = weight;
 }
 
-}  // namespace
-
-void bind_model(py::module_& m) {
-  bind_weight_enums(m);
+void bind_parts(py::module_& m) {
   py::class_<Weight>(m, "Weight")
       .def(py::init(&make_weight), "format"_a, "address"_a, "rows"_a, "cols"_a, "count"_a = 1,
            "row_bytes"_a = 0, "matrix_bytes"_a = 0)
@@ -115,6 +112,9 @@ void bind_model(py::module_& m) {
       .def_readonly("sliding", &LayerShape::sliding)
       .def_readonly("moe", &LayerShape::moe)
       .def_readonly("intermediate", &LayerShape::intermediate);
+}
+
+void bind_shape(py::module_& m) {
   py::class_<ModelShape>(m, "ModelShape")
       .def(py::init<>())
       .def_readwrite("hidden", &ModelShape::hidden)
@@ -146,6 +146,14 @@ void bind_model(py::module_& m) {
             return model.weight(layer, kind);
           },
           "layer"_a, "kind"_a);
+}
+
+}  // namespace
+
+void bind_model(py::module_& m) {
+  bind_weight_enums(m);
+  bind_parts(m);
+  bind_shape(m);
 }
 
 namespace {

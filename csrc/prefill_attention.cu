@@ -165,6 +165,11 @@ __device__ __forceinline__ float2 soften(float (&scores)[kKeys / 2], Rows& rows,
   return {shrink[0], shrink[1]};
 }
 
+__device__ __forceinline__ void shrink_sums(float (&sums)[kHeadDim / 2], float2 by) {
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 2; ++i) sums[i] *= i / 2 % 2 == 0 ? by.x : by.y;
+}
+
 // The order of D is, pair by pair, that of A.
 __device__ __forceinline__ void to_operand(const float (&weights)[kKeys / 2],
                                            uint4 (&p)[kKeys / 16]) {
@@ -191,6 +196,21 @@ __device__ __forceinline__ void store(const Attention& a, const Tile& t, int row
   }
 }
 
+__device__ __forceinline__ void add_values(Shared& s, uint32_t slot, uint32_t turn,
+                                           const uint4 (&p)[kKeys / 16],
+                                           float (&sums)[kHeadDim / 2]) {
+  wait_for(&s.full_v[slot], turn, 0);
+  wgmma_fence();
+  multiply_values(s, slot, p, sums);
+  wgmma_wait<0>();
+  release(&s.empty_v[slot]);
+}
+
+__device__ __forceinline__ void clear(float (&sums)[kHeadDim / 2]) {
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 2; ++i) sums[i] = 0;
+}
+
 __device__ void consume(const Launch& l, Shared& s, int group) {
   const Attention& a = l.a;
   const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32;
@@ -205,8 +225,7 @@ __device__ void consume(const Launch& l, Shared& s, int group) {
     float scores[kKeys / 2], sums[kHeadDim / 2];
     Rows rows = {{kHidden, kHidden}, {0, 0}};
     load_queries(a, t, row, lane, q);
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 2; ++i) sums[i] = 0;
+    clear(sums);
     wait_for(&s.full_k[turn % kStages], turn, 0);
     for (int block = 0; block < t.blocks; ++block, ++turn) {
       const uint32_t slot = turn % kStages, before = (turn - 1) % kStages;
@@ -235,16 +254,11 @@ __device__ void consume(const Launch& l, Shared& s, int group) {
       wgmma_wait<0>();
       pin(sums);
       if (block > 0) release(&s.empty_v[before]);
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) sums[i] *= i / 2 % 2 == 0 ? shrink.x : shrink.y;
+      shrink_sums(sums, shrink);
       to_operand(scores, p);
     }
     const uint32_t last = (turn - 1) % kStages;
-    wait_for(&s.full_v[last], turn - 1, 0);
-    wgmma_fence();
-    multiply_values(s, last, p, sums);
-    wgmma_wait<0>();
-    release(&s.empty_v[last]);
+    add_values(s, last, turn - 1, p, sums);
     store(a, t, row, lane, sums, rows);
   }
   if (group == 0) group_barrier(kFirstTurn, 2 * kGroup);  // the turn that group 1 still gives
