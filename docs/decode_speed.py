@@ -14,8 +14,8 @@ from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, 
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
 # One H200, random bf16 weights, uniform routing: bench decode, sampling included; the baseline is of the same run.
-BY_CONTEXT = {1024: 547.5, 8192: 539.6, 32768: 503.1, 131072: 389.8, 262144: 297.2}  # batch 1
-BY_BATCH = {1: (539.6, 254.0), 2: (720.1, 389.3), 4: (863.3, 553.5), 8: (1009.1, 704.2)}
+BY_CONTEXT = {1024: 551.3, 8192: 544.3, 32768: 507.8, 131072: 391.9, 262144: 298.8}  # batch 1
+BY_BATCH = {1: (544.3, 253.8), 2: (734.1, 389.0), 4: (882.3, 553.5), 8: (1036.4, 703.8)}
 
 
 def ceiling(batch: int, context_tokens: int) -> float:

@@ -36,6 +36,7 @@ from .service_run import ServiceRow, serve_rows, steps_of
 from .trace import GPU_EVENTS, GPU_LAYERS, gpu_slices, summary, write_trace
 
 DEVICE = torch.device("cuda")
+_STEPS_LOOKED_AT = 16  # for the mean number of experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,15 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             kv, tables = filled_cache(plan.config, batch, context, plan.n_tokens)
             backend = megakernel_backend(model, kv, schedules, context + plan.n_tokens + 64)
             seconds: list[float] = []
-            experts: list[float] = []
             kernel_ms: list[float] = []
+            measured = 0.0
             for _ in range(plan.repeats + 1):
                 rows = _service_rows(tables, context)
                 run = serve_rows(backend, rows, plan.n_tokens, drafts=False)
                 seconds.append(run.seconds)
-                experts.append(distinct_experts(backend, plan.config, batch))
-                kernel_ms.append(backend.time_kernels(_rows(tables, context), *steps_of(rows, run.tokens)))
-            measured = sum(experts) / len(experts)
+                fed = steps_of(rows, run.tokens)
+                kernel_ms.append(backend.time_kernels(_rows(tables, context), *fed))
+                measured = measured or _mean_experts(backend, plan.config, _rows(tables, context), *fed)
             results.append(
                 decode_point(
                     plan.config,
@@ -275,6 +276,21 @@ def distinct_experts(backend: _native.MegakernelBackend, config: ModelConfig, ba
     """Distinct experts of the last step's last layer."""
     logits = backend.router_logits()[:batch]
     return float(len(np.unique(np.argsort(-logits, axis=1, kind="stable")[:, : config.top_k])))
+
+
+def _mean_experts(
+    backend: _native.MegakernelBackend,
+    config: ModelConfig,
+    rows: list[_native.StepRow],
+    tokens: np.ndarray,
+    positions: np.ndarray,
+) -> float:
+    """Distinct experts of the last layer, the mean of some of these steps (steps, rows), which run again for it."""
+    counts: list[float] = []
+    for step in np.linspace(0, len(tokens) - 1, _STEPS_LOOKED_AT).astype(int):
+        backend.time_kernels(rows, tokens[step : step + 1], positions[step : step + 1])
+        counts.append(distinct_experts(backend, config, len(rows)))
+    return sum(counts) / len(counts)
 
 
 # ------------------------------------------------------------------ command line
