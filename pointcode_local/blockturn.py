@@ -297,6 +297,7 @@ class BlockTurn(Turn):
         was_listed = any(LISTING in message.content for message in core.conversation.history)
         if not shown and not hits and not is_given and not was_listed:
             core.emit(ContextAdded("files", files.listing()))
+            self._show_file(files.readme, files.text(files.readme) if files.readme else None)
         self._conclude_with(await self._answer_to(""), unshown="")
 
     async def _answer_to(self, wanted: str) -> str:

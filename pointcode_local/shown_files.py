@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,7 @@ MAX_SHOWN_CHARS = 8000  # of one file; more is shown in part
 MAX_SMALL_FOLDER = 12  # files; a folder of no more is shown whole when an order names none of them
 MAX_HITS = 30
 PART_LINES = 80
+MAX_LISTED = 60
 LISTING = "Files in this folder:"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: a word's bytes are others
 _STOP_WORDS = frozenset(
@@ -112,9 +114,19 @@ class Files:
         return any(tag.name in words for tag in definitions(text.encode(), language))
 
     def listing(self) -> str:
-        """The names in one paragraph."""
-        more = f" and {len(self.names) - 60} more" if len(self.names) > 60 else ""
-        return f"{LISTING} {', '.join(self.names[:60]) or 'none'}{more}"
+        """The names in one paragraph; of many only what lies at the top, with how much is in each folder."""
+        if len(self.names) <= MAX_LISTED:
+            return f"{LISTING} {', '.join(self.names) or 'none'}"
+        counts = Counter(name.partition("/")[0] for name in self.names)
+        plain = frozenset(name for name in self.names if "/" not in name)
+        tops = [top if top in plain else f"{top}/ ({n} files)" for top, n in counts.items()]
+        more = f" and {len(tops) - MAX_LISTED} more" if len(tops) > MAX_LISTED else ""
+        return f"{LISTING} {', '.join(tops[:MAX_LISTED])}{more}"
+
+    @property
+    def readme(self) -> str:
+        """The file that tells what the folder is; "" when there is none."""
+        return next((name for name in self.names if name.lower().partition(".")[0] == "readme"), "")
 
 
 def part_of(text: str, order: str) -> Part:

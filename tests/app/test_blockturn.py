@@ -293,3 +293,12 @@ def test_a_name_is_found_however_many_files_there_are_and_a_rename_tells_when_th
     _, answer, _ = play(tmp_path, "Rename fn29 to last everywhere", **files)
     assert (tmp_path / "ws" / "m29.py").read_text() == "def last(): ...\n"
     assert answer.endswith("Only the first 30 files were looked at.")
+
+
+def test_a_question_about_a_large_folder_comes_with_its_readme_and_what_lies_at_the_top(tmp_path: Path):
+    (tmp_path / "ws" / "pkg").mkdir(parents=True)
+    for i in range(70):
+        (tmp_path / "ws" / "pkg" / f"m{i}.py").write_text("")
+    model, _, _ = play(tmp_path, "What is this project?", say("A shop."), README_md="# A shop\n", main_py="")
+    content = model.requests[0].messages[-1].content
+    assert "Files in this folder: README.md, main.py, pkg/ (70 files)" in content and "# A shop" in content
