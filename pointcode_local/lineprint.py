@@ -279,7 +279,7 @@ class LinePrinter:
             self._usage_text = ""
 
     # --------------------------------------------------------------- questions
-    def permission(self, ask: PermissionAsked) -> None:
+    def permission(self, ask: PermissionAsked, *, offers_edits: bool) -> None:
         """Everything the person needs to decide; the rule is shown exactly as "always" would store it."""
         self.line(f"? allow {one_line(ask.title or ask.name)}", "yellow", "bold")
         if ask.diffs:
@@ -292,7 +292,8 @@ class LinePrinter:
         if ask.reason:
             self.line(f"  why it asks: {one_line(ask.reason)}", "dim")
         always = f", a = always allow {plain(ask.rule)}".replace("\n", "␊") if ask.rule else ""
-        self.line(f"  y = yes, this once{always}, n = no")
+        edits = ", e = yes, and all later edits" if offers_edits else ""
+        self.line(f"  y = yes, this once{edits}{always}, n = no")
 
     def question(self, ask: QuestionAsked) -> None:
         """The model's question and its numbered options."""

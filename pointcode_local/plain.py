@@ -138,9 +138,13 @@ class PlainFrontEnd:
     async def _show(self, event: AgentEvent) -> None:
         match event:
             case PermissionAsked():
-                self._print.permission(event)
-                text = await self._lines.answer("allow? ", _is_permission_answer(event))
-                meaning = {"y": "once", "a": "always"}.get((text or "n")[:1].lower(), "deny")
+                offers_edits = bool(event.diffs) and (self._mode or self._host.info.mode) == "ask"
+                self._print.permission(event, offers_edits=offers_edits)
+                text = await self._lines.answer("allow? ", _is_permission_answer(event, offers_edits=offers_edits))
+                key = (text or "n")[:1].lower()
+                if key == "e":
+                    self._set_mode("accept-edits")
+                meaning = {"y": "once", "e": "once", "a": "always"}.get(key, "deny")
                 self._answer(event.call_id, meaning)
             case QuestionAsked():
                 self._print.question(event)
@@ -261,8 +265,8 @@ class PlainFrontEnd:
             self._print.line(f"  {one_line(model)}{'  (in use)' if model == self._host.info.model else ''}")
 
 
-def _is_permission_answer(ask: PermissionAsked) -> Callable[[str], bool]:
-    words = {"y", "yes", "n", "no"} | ({"a", "always"} if ask.rule else set[str]())
+def _is_permission_answer(ask: PermissionAsked, *, offers_edits: bool) -> Callable[[str], bool]:
+    words = {"y", "yes", "n", "no"} | ({"a", "always"} if ask.rule else set[str]()) | ({"e"} if offers_edits else set())
     return lambda text: text.lower() in words
 
 

@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 
 from pointcode_local.complete import PathFinder, PromptHistory
-from pointcode_local.events import MODES, AgentEvent, Answer, FileDiff, Mode, SetMode, TurnStarted
+from pointcode_local.events import MODES, AgentEvent, FileDiff, Mode, SetMode, TurnStarted
 from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.render import one_line
 from pointcode_local.tui.composer import Choices, Composer
@@ -281,7 +281,7 @@ class PointcodeApp(App[int]):
             await panel.remove()
             self._composer.focus()
         if ask is not None and self._panel is None:
-            self._panel = make_panel(ask, self._clock)
+            self._panel = make_panel(ask, self._clock, self.mode)
             self._sending.ring()
             await self._bottom.mount(self._panel, before=self._choices)
             if self.screen is not self._bottom.screen:
@@ -290,7 +290,7 @@ class PointcodeApp(App[int]):
     async def on_answered(self, message: Answered) -> None:
         """The person answered a panel."""
         if self.story.asks.pop(message.call_id, None) is not None:
-            self._turns.send(Answer(message.call_id, message.text))
+            self._sending.answer(message)
         await self._sync_panel()
         self.show_state()
 

@@ -25,7 +25,8 @@ from pointcode_local.render import clip, one_line, plain, shortened, shown_lines
 from pointcode_local.tui.diffview import DiffView
 
 ARM_AFTER_S = 0.3
-MIN_CALL_LINES = 3
+ALL_EDITS = "all edits"  # the answer "yes", and the mode accept-edits
+MIN_CALL_LINES = 3  # 2 on a terminal of less than 20 lines
 MAX_REASON_CELLS = 160  # so that the answers stay in view
 MAX_RULE_CELLS = 160
 _ARGUMENTS_SHOWN = 20_000
@@ -159,7 +160,7 @@ class CallView(VerticalScroll, can_focus=False):
         """Its lines, or what 70 % of the terminal leave beside the frame (2), its margins (2) and the other parts."""
         others = [child for child in self.siblings if isinstance(child, Static)]
         used = sum(c.get_content_height(container, viewport, width) + c.styles.margin.height for c in others)
-        room = max(MIN_CALL_LINES, viewport.height * 7 // 10 - 4 - used)
+        room = max(MIN_CALL_LINES - (viewport.height < 20), viewport.height * 7 // 10 - 4 - used)
         return min(super().get_content_height(container, viewport, width), room)
 
     def on_resize(self) -> None:
@@ -181,8 +182,10 @@ class CallView(VerticalScroll, can_focus=False):
 class PermissionPanel(AskPanel):
     """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores."""
 
-    def __init__(self, ask: PermissionAsked, clock: Callable[[], float]) -> None:
+    def __init__(self, ask: PermissionAsked, clock: Callable[[], float], mode: str) -> None:
         options = [("once", "y", "Yes, this once")]
+        if ask.diffs and mode == "ask":
+            options.append((ALL_EDITS, "e", "Yes, and all later edits"))
         if ask.rule:
             rule = clip(plain(ask.rule).replace("\n", "␊"), MAX_RULE_CELLS)  # a longer one is the command above
             options.append(("always", "a", f"Always allow  {rule}"))
@@ -274,6 +277,6 @@ class QuestionPanel(AskPanel):
             self.post_message(Answered(self.call_id, event.value))
 
 
-def make_panel(ask: PermissionAsked | QuestionAsked, clock: Callable[[], float]) -> AskPanel:
-    """The panel for what the agent asks."""
-    return PermissionPanel(ask, clock) if isinstance(ask, PermissionAsked) else QuestionPanel(ask, clock)
+def make_panel(ask: PermissionAsked | QuestionAsked, clock: Callable[[], float], mode: str) -> AskPanel:
+    """The panel for what the agent asks in this permission mode."""
+    return PermissionPanel(ask, clock, mode) if isinstance(ask, PermissionAsked) else QuestionPanel(ask, clock)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pointcode_local.complete import parse_slash
-from pointcode_local.events import Prompt
+from pointcode_local.events import Answer, Prompt
 from pointcode_local.frontend import Host
 from pointcode_local.tui.commands import CommandRunner
+from pointcode_local.tui.dialogs import ALL_EDITS, Answered
 from pointcode_local.tui.turns import Turns
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ class Sending:
             if steer:
                 self._app.story.steering.append(text)
             agent.send(Prompt(text, steer=steer))
+
+    def answer(self, answered: Answered) -> None:
+        """The person's answer to a question of the turn."""
+        if answered.text == ALL_EDITS:
+            self._app.set_mode("accept-edits")
+        self._turns.send(Answer(answered.call_id, "once" if answered.text == ALL_EDITS else answered.text))
 
     async def go_on(self) -> None:
         """Begin what waits, one after the other, until something runs that the next one must wait for."""

@@ -160,6 +160,17 @@ async def test_an_edit_shows_its_diff_before_it_is_allowed() -> None:
     assert "     10 + def forecast(city, verbose=False):" in text
 
 
+async def test_a_yes_to_all_edits_is_a_yes_and_the_mode_accept_edits() -> None:
+    agent = ScriptedAgent([[PermissionAsked("e", "edit", {}, "edit src/cli.py", "", "", (DIFF,))], [PERMISSION]])
+    text, lines = await talk(ScriptedHost(agent), ["go", "e", "again", "e", "n"])
+    assert agent.sent == [
+        SetMode("accept-edits"),
+        Answer("e", "once"),
+        Answer("ask1", "deny"),
+    ]  # not for commands
+    assert text.count("e = yes, and all later edits") == 1 and lines.prompts[2] == "accept-edits> "
+
+
 async def test_a_question_takes_a_number_or_words() -> None:
     agent = ScriptedAgent([[QuestionAsked("q", "Unit?", ("Celsius", "Fahrenheit")), QuestionAsked("r", "Name?", ())]])
     await talk(ScriptedHost(agent), ["go", "2", "wttr"])

@@ -14,6 +14,7 @@ from pointcode_local.events import (
     PermissionAsked,
     Prompt,
     QuestionAsked,
+    SetMode,
 )
 from pointcode_local.tui import FPS, app_class
 from pointcode_local.tui.app import PointcodeApp
@@ -233,6 +234,23 @@ async def test_letters_answer_the_permission_panel(keys: str, expected: str) -> 
         assert agent_of(app).sent == [Answer("ask1", expected)]
         assert app._panel is None
         assert app.focused is app._composer
+
+
+@pytest.mark.parametrize("mode", ["ask", "accept-edits"])
+async def test_a_yes_to_all_edits_is_a_yes_and_the_mode_accept_edits_where_that_is_another_one(mode: str) -> None:
+    ask = PermissionAsked(
+        "ask1", "edit", {"path": "a.py"}, "edit a.py", "edit changes a.py", "", (FileDiff("a.py", "1\n", "2\n"),)
+    )
+    app = make_app(host=ScriptedHost(ScriptedAgent([[ask]]), mode=mode), prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        assert ("all later edits" in screen_text(app)) == (mode == "ask")
+        if mode == "ask":
+            await pilot.press("e")
+            await idle(app, pilot)
+            assert agent_of(app).sent == [SetMode("accept-edits"), Answer("ask1", "once")]
+            assert app.mode == "accept-edits"
 
 
 async def test_arrows_and_enter_answer_the_permission_panel() -> None:
