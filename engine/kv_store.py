@@ -18,12 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from .kv_cache import KvCache
-
-if TYPE_CHECKING:
-    from .prefix_cache import CachedPage
 
 _MAGIC = b"PCKV0002"
 _DIGEST_BYTES = 16
@@ -50,6 +47,16 @@ class StoredPage:
     parent: bytes
     tokens: bytes  # (n,) int32, n <= 64
     blobs: dict[int, Blob]
+
+
+@dataclass(slots=True)
+class CachedPage:
+    """A page that the prefix cache knows; `pages[group]` is the physical page or NO_PAGE."""
+
+    key: bytes
+    parent: bytes
+    tokens: bytes  # (n,) int32, n <= 64: a shorter one is only ever copied
+    pages: list[int]
 
 
 class KvStore:

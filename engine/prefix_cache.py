@@ -11,25 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from .errors import CapacityError
 from .kv_cache import FULL, NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, SequencePages
-from .kv_store import KvStore, StoredPage
+from .kv_store import CachedPage, KvStore, StoredPage
 
 MIN_COPIED_TOKENS = 8  # a page is not copied for less
-
-
-@dataclass(slots=True)
-class CachedPage:
-    """One known page; `pages[group]` is the physical page or NO_PAGE."""
-
-    key: bytes
-    parent: bytes
-    tokens: bytes  # (n,) int32, n <= 64: a shorter one is only ever copied
-    pages: list[int]
 
 
 def _as_bytes(ids: Sequence[int]) -> bytes:

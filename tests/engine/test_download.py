@@ -20,7 +20,7 @@ import pytest
 from pointcode_local.engine import registry
 from pointcode_local.engine.download import fetch_model, fetch_url, pull
 from pointcode_local.engine.errors import DownloadError, ModelError, UnknownModel
-from pointcode_local.engine.registry import RegisteredModel, Wheel
+from pointcode_local.engine.registry_data import MODELS, RegisteredModel, Wheel
 
 DATA = bytes(range(256)) * 4000
 
@@ -278,8 +278,6 @@ def test_offline_the_message_says_what_was_tried_and_where_to_put_the_file(
 
 # ---------------------------------------------------------------------------------------------------------- registry
 def test_the_registry_pins_every_file(home: Path) -> None:
-    from pointcode_local.engine.registry_data import MODELS
-
     assert registry.DEFAULT_MODEL in [m.name for m in MODELS]
     for model in MODELS:
         assert not model.hub_file or len(model.sha256) == 64
