@@ -22,28 +22,35 @@ def ids_of(*parts: tuple[int, int]) -> list[int]:
     return [value for value, count in parts for _ in range(count)]
 
 
+def marks(ids: list[int], begin: int, end: int) -> torch.Tensor:
+    """(end - begin, 1) what identifies the tokens from the start to each position."""
+    return torch.tensor([[float(hash(tuple(ids[: at + 1])) % 1_000_003)] for at in range(begin, end)])
+
+
 def compute(kv: KvCache, sequence: SequencePages, ids: list[int], begin: int, end: int) -> None:
-    """Stands for prefill: writes into each visible page what identifies the tokens from the start to there."""
-    for position in range(begin, end):
-        page, offset = divmod(position, PAGE_TOKENS)
-        mark = float(hash(tuple(ids[: position + 1])) % 1_000_003)
+    """Stands for prefill: writes the marks into each visible page."""
+    for page in range(begin // PAGE_TOKENS, -(-end // PAGE_TOKENS)):
+        start = page * PAGE_TOKENS
+        first, last = max(begin, start), min(end, start + PAGE_TOKENS)
+        made = marks(ids, first, last)
         for group in kv.groups:
-            if sequence.tables[group][page] != NO_PAGE:
-                kv.pools[group].k[:, sequence.tables[group][page], :, offset] = mark
-                kv.pools[group].v[:, sequence.tables[group][page], :, offset] = -mark
+            physical = sequence.tables[group][page]
+            if physical != NO_PAGE:
+                kv.pools[group].k[:, physical, :, first - start : last - start] = made
+                kv.pools[group].v[:, physical, :, first - start : last - start] = -made
 
 
 def assert_content(kv: KvCache, sequence: SequencePages, ids: list[int], n_tokens: int) -> None:
     """Every page a query at `n_tokens` reads holds exactly this sequence's marks."""
     for group in kv.groups:
         first = kv.geometry.first_visible_page(n_tokens) if group == SLIDING else 0
-        for position in range(first * PAGE_TOKENS, n_tokens):
-            page, offset = divmod(position, PAGE_TOKENS)
+        for page in range(first, -(-n_tokens // PAGE_TOKENS)):
             physical = sequence.tables[group][page]
             assert physical != NO_PAGE
-            mark = float(hash(tuple(ids[: position + 1])) % 1_000_003)
-            assert kv.pools[group].k[0, physical, 0, offset, 0] == mark
-            assert kv.pools[group].v[0, physical, 0, offset, 1] == -mark
+            start = page * PAGE_TOKENS
+            wanted = marks(ids, start, min(n_tokens, start + PAGE_TOKENS)).expand(-1, 2)
+            assert torch.equal(kv.pools[group].k[0, physical, 0, : len(wanted)], wanted)
+            assert torch.equal(kv.pools[group].v[0, physical, 0, : len(wanted)], -wanted)
 
 
 def run(kv: KvCache, cache: PrefixCache, ids: list[int], chunk: int = 128) -> tuple[SequencePages, int]:
