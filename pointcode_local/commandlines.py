@@ -33,7 +33,7 @@ PROGRAMS = (
 _POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
 _RUN = re.compile(_POLITE + r"(?:run|execute)\s+(?:the\s+command\s+)?(.+)", re.IGNORECASE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
-_CLAUSE = re.compile(r"(?<=\S)[.!?](?=\s|$)|,\s|\s+and\s+")
+_CLAUSE = re.compile(r"(?<=\S)[.!?](?=\s|$)|,\s|(?<!\s)\s+and\s+")
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ENGLISH = frozenset(
     (
@@ -92,7 +92,7 @@ def test_command(names: Sequence[str], read: Callable[[str], str | None]) -> str
 def _has_test_script(package: str) -> bool:
     try:
         return "no test specified" not in str(json.loads(package)["scripts"]["test"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pointcode_local.orders import is_test
 from pointcode_local.tools.languages import is_source
 
-_FIX = re.compile(r"\b(?:fix|repair|mend|correct|solve|debug)\b|\bmake\b.*\bpass\b", re.IGNORECASE | re.DOTALL)
-_FAILS = re.compile(r"\btests?\b.*\bfail|\bfail\w*\b.*\btests?\b|\btests?\b.*\b(?:broken|red|pass)\b", re.I | re.DOTALL)
+_FIX = re.compile(r"\b(?:fix|repair|mend|correct|solve|debug)\b", re.IGNORECASE)
+_MAKE, _PASS = re.compile(r"\bmake\b", re.IGNORECASE), re.compile(r"\bpass\b", re.IGNORECASE)
+_TESTS, _FAIL = re.compile(r"\btests?\b", re.IGNORECASE), re.compile(r"\bfail", re.IGNORECASE)
+_BAD = re.compile(r"\bfail|\b(?:broken|red|pass)\b", re.IGNORECASE)
 _PYTHON = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
 _SCRIPT = re.compile(r"""(?:\bfrom|\bimport|\brequire\()\s*["'](\.[^"']+)["']""")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
@@ -19,12 +21,18 @@ _SCRIPTS = (".ts", ".tsx", ".js", ".jsx", ".mjs")
 
 def asks_to_fix(text: str) -> bool:
     """Whether an order is to mend something, as "run the tests and fix what fails"."""
-    return _FIX.search(text) is not None
+    return _FIX.search(text) is not None or _in_order(_MAKE, _PASS, text)
 
 
 def is_about_failing_tests(text: str) -> bool:
     """Whether an order is to mend what fails in tests."""
-    return asks_to_fix(text) and _FAILS.search(text) is not None
+    return asks_to_fix(text) and (_in_order(_TESTS, _BAD, text) or _in_order(_FAIL, _TESTS, text))
+
+
+def _in_order(first: re.Pattern[str], second: re.Pattern[str], text: str) -> bool:
+    """Does the second occur somewhere behind the first? In one pass, however long the text that was pasted is."""
+    found = first.search(text)
+    return found is not None and second.search(text, found.end()) is not None
 
 
 def subjects(test: str, body: str, names: Sequence[str]) -> list[str]:

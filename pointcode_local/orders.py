@@ -24,7 +24,7 @@ _BARE_NAMES = frozenset(
 _QUOTED_MENTION = re.compile(r"""@["']([^"'\n]+)["']""")  # @"a name with spaces.md"
 _WORD = re.compile(r"[^\s\"'`,;:()<>{}|*]+")
 _POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
-_CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|\s+and\s+(?:then\s+)?|\n")
+_CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|(?<!\s)\s+and\s+(?:then\s+)?|\n")
 _IN = re.compile(r"^\W*(?:in|inside|at|to|for|of)\s+(?:the\s+)?(?:file\s+)?\S+\s+", re.IGNORECASE)
 _CREATE = re.compile(
     _POLITE + r"(?:add|create|generate|i need|i want|make|put|save|set up|start|write)\b", re.IGNORECASE

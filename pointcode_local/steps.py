@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 _WORDS = r"(?:then|next|finally|lastly|afterwards?|after (?:that|this|you)[^,.]*|second(?:ly)?)"
-_BORDER = re.compile(rf"(?:(?<=[.!;])\s+|,\s*|\s+)(?:and\s+)?{_WORDS}\b,?\s+(?=[a-z])", re.IGNORECASE)
+_BORDER = re.compile(rf"(?:,\s*|(?<![\s,])\s+)(?:and\s+)?{_WORDS}\b,?\s+(?=[a-z])", re.IGNORECASE)
 _FIRST = re.compile(r"^\s*(?:first(?:ly)?|please),?\s+", re.IGNORECASE)
 _POLITE = r"^\W*(?:please\s+|(?:can|could) you\s+)?(?:now\s+)?"
 _CREATE = re.compile(_POLITE + r"(?:create|make|write|i need|add)\b(?=.*(?:\bfile\b|\w\.\w+\b))", re.IGNORECASE)

@@ -25,7 +25,7 @@ _GRAPH = r"(?P<graph>[|*\\/_ ]*)"  # what `git log --graph` puts before each lin
 _GIT = re.compile(_GRAPH + r"diff --(?:git|cc|combined) (?P<paths>.+)")
 _PLAIN = re.compile(_GRAPH + r"(?P<mark>---|\+\+\+) (?P<paths>[^\t\n]+)")
 _HUNK = re.compile(r"(@@+) (?P<ranges>[-+,\d ]+) @@")
-_SETTING = re.compile(r"([ +-]+\s*(?:export\s+)?[\w.\"'-]+\s*[=:]\s*)\S.*")
+_SETTING = re.compile(r"([ +-]++\s*+(?:export\s++)?+[\w.\"'-]++\s*+[=:]\s*+)\S.*")
 _COMMIT = re.compile(r"commit [0-9a-f]{7,}")
 _WORTH_A_LOOK = re.compile(r"diff --|^.{0,40}(?:---|\+\+\+) |PRIVATE KEY", re.M)
 

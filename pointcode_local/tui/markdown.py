@@ -12,7 +12,7 @@ from pointcode_local.tui.highlight import highlighted
 from pointcode_local.tui.inline import make_block_parser
 from pointcode_local.tui.lines import BLANK, Line
 
-_OPENING = re.compile(r"(?P<marks>`{3,}|~{3,})(?P<info>[^\n]*)\n")
+_OPENING = re.compile(r"(?P<marks>`{3,}+|~{3,}+)(?P<info>[^\n]*)\n")
 _FIRST_COLOURED = 2000  # characters of an open code block at which its colours are made for the first time
 
 
