@@ -24,9 +24,6 @@ def test_prompts() -> None:
     assert is_about_failing_tests("fix " + "test " * 10 + "failing")
     steps = split_steps("Write the file a.py. Then change the file b.py")
     assert steps == ["Write the file a.py.", "Change the file b.py"]
-        "Write the file a.py.",
-        "Change the file b.py",
-    ]
 
 
 @pytest.mark.parametrize("body", ["-" * N, " " * N, "+" + "a" * N, "+" + " export" * (N // 7)])
