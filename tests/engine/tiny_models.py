@@ -7,13 +7,22 @@ are exaggerated on purpose (eps, theta, window, logit scale), so that an impleme
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from . import tiny_templates
 from .tiny_templates import CHATML, CHATML_TOOLS, COHERE
+
+KEPT = Path(__file__).parents[2] / "build/tiny_models"  # every process of a test run needs the same few
 
 Family = Literal["qwen2", "llama", "cohere2_moe"]
 ExpertLayout = Literal["per_expert", "fused"]
@@ -59,9 +68,44 @@ def make_tiny(
     `overrides` replace fields of the transformers config. `experts` picks the tensor layout of cohere2_moe's experts;
     `prefix` is put before every tensor name ("language_model." in some repacks).
     """
+    name = repr((family, seed, dtype, experts, prefix, sorted(overrides.items())))
+    kept = _kept_here() / hashlib.sha256(name.encode()).hexdigest()[:16]
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            made = Path(scratch) / "model"
+            made.mkdir()
+            _write(made, family, seed, dtype, experts, prefix, overrides)
+            with suppress(OSError):  # another process was faster
+                made.rename(kept)
+    torch.manual_seed(seed)  # what a test draws next does not depend on who made the model
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+    return folder
+
+
+@cache
+def _kept_here() -> Path:
+    """The folder of what this code makes with these versions; what others made goes."""
+    sources = [Path(str(module)).read_bytes() for module in (__file__, tiny_templates.__file__)]
+    versions = [version(package).encode() for package in ("torch", "transformers", "tokenizers", "safetensors")]
+    here = KEPT / hashlib.sha256(b"\0".join([*sources, *versions])).hexdigest()[:16]
+    here.mkdir(parents=True, exist_ok=True)
+    for other in KEPT.iterdir():
+        if other != here:
+            shutil.rmtree(other, ignore_errors=True)
+    return here
+
+
+def _write(
+    folder: Path,
+    family: Family,
+    seed: int,
+    dtype: torch.dtype,
+    experts: ExpertLayout,
+    prefix: str,
+    overrides: dict[str, Any],
+) -> None:
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     model = build_reference(family, seed=seed, **overrides)
     tensors = checkpoint_tensors(model, experts)
     save_file({prefix + name: t.to(dtype).contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
@@ -69,7 +113,6 @@ def make_tiny(
     model.config.dtype = str(dtype).removeprefix("torch.")
     model.config.save_pretrained(folder)
     write_tokenizer(family, folder)
-    return folder
 
 
 def build_reference(family: Family, *, seed: int = 0, **overrides: Any) -> Any:
