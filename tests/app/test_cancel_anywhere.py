@@ -21,6 +21,7 @@ from pointcode_local.tools.registry import build_tools
 from pointcode_local.tools.workspace import Workspace
 from tests.app.agents import assert_valid_history
 from tests.fakes import FakePolicy, ScriptedModel, Step, calls, say
+from tests.processes import ends
 
 # A process that is cancelled while it is being started leaves asyncio's pipes to the garbage collector.
 pytestmark = [
@@ -187,13 +188,6 @@ def test_a_cancelled_command_leaves_no_process_behind(tmp_path: Path) -> None:
 
         events = asyncio.run(turn.play(watch))
         pids = [int(line.split()[1]) for line in "".join(output).splitlines()]
-        assert len(pids) == 3 and not [pid for pid in pids if is_running(pid)]
+        assert len(pids) == 3 and all(ends(pid) for pid in pids)
         turn.check(events)
         turn.close()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False

@@ -19,6 +19,7 @@ from pointcode_local.tui.driver import TerminalDriver
 from tests.app.openai_server import Reply, ScriptedServer, tool
 from tests.app.program import Program
 from tests.app.pty_program import LEFT_ALTERNATE_SCREEN, PtyProgram, has_stopped, session_of
+from tests.processes import ends
 
 CTRL_C, CTRL_D, ENTER, ESCAPE = "\x03", "\x04", "\r", "\x1b"
 READY = "context"  # the status line once the model is open
@@ -79,9 +80,7 @@ def test_a_terminal_that_goes_away_ends_it_and_its_command(program: Program) -> 
             os.close(end)
         terminal.slave = terminal.master = -1
         assert terminal.process.wait() != 0
-    pause = threading.Event()
-    while Path(f"/proc/{pid}").exists():
-        pause.wait(0.02)
+    assert ends(pid)
     assert "interrupted" in session_of(program)
 
 

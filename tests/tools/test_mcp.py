@@ -26,6 +26,7 @@ from pointcode_local.tools.mcp_schema import simplified
 from pointcode_local.tools.mcp_server import McpServer
 from pointcode_local.tools.sandbox import sandbox_status
 from pointcode_local.tools.workspace import Workspace
+from tests.processes import ends
 
 STUB = Path(__file__).with_name("mcp_stub.py")
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the extra mcp is not installed")
@@ -129,12 +130,7 @@ async def test_a_cancelled_call_is_given_up_at_once_and_closing_ends_the_server(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert not is_running(pid)
-
-
-def is_running(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and ") Z " not in state.read_text()
+    assert ends(pid)
 
 
 async def test_a_server_gets_its_own_environment_and_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
