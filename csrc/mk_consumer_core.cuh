@@ -58,6 +58,23 @@ struct ConsumerCore {
     return item;
   }
 
+  // Until all that was loaded carries the tag; piece i is loaded again from at(i).
+  template <int N, typename At>
+  __device__ __forceinline__ void settle_pieces(uint32_t tag, uint4 (&x)[N], const At& at) const {
+#pragma unroll 1
+    for (uint32_t n = 1;; n++) {
+      bool ok = true;
+      uint32_t seen = tag;
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        if (tagged(x[i], tag)) continue;
+        ok = false, seen = x[i].y, x[i] = load_volatile(at(i));
+      }
+      if (ok) break;
+      spin(p, n, ordinal, WaitKind::kData, seen, tag);
+    }
+  }
+
   // Hands a partial 16 x 8 tile to the storer, as part `part`; `share`: this part's of the eight arrivals. sum: output rows
   // g (0, 1) and g + 8 (2, 3) of batch rows 2 t, 2 t + 1.
   __device__ __forceinline__ void give(const float (&sum)[4], int part, int share, int item) {

@@ -135,18 +135,7 @@ struct CountedConsumer : ConsumerAttention<NB, (NB > 1)> {
   // Adds what load_row has asked for, once it is there.
   __device__ __forceinline__ void add_row(const uint8_t* base, int row, uint32_t tag,
                                           uint4 (&raw)[4], float2 (&x)[4]) const {
-#pragma unroll 1
-    for (uint32_t n = 1;; n++) {
-      bool ok = true;
-      uint32_t seen = tag;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (tagged(raw[i], tag)) continue;
-        ok = false, seen = raw[i].y, raw[i] = load_volatile(base + piece_of(row, i));
-      }
-      if (ok) break;
-      spin(p, n, ordinal, WaitKind::kData, seen, tag);
-    }
+    this->settle_pieces(tag, raw, [&](int i) { return base + piece_of(row, i); });
 #pragma unroll
     for (int i = 0; i < 4; i++)
       x[i].x += __uint_as_float(raw[i].x), x[i].y += __uint_as_float(raw[i].z);

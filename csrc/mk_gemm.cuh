@@ -316,18 +316,7 @@ struct ConsumerGemm : ConsumerCore<NB> {
   }
   __device__ __forceinline__ void settle_pair(const uint8_t* from, uint32_t tag,
                                               uint4 (&x)[4]) const {
-#pragma unroll 1
-    for (uint32_t n = 1;; n++) {
-      bool ok = true;
-      uint32_t seen = tag;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (tagged(x[i], tag)) continue;
-        ok = false, seen = x[i].y, x[i] = load_volatile(from + i * 512);
-      }
-      if (ok) break;
-      spin(p, n, ordinal, WaitKind::kData, seen, tag);
-    }
+    this->settle_pieces(tag, x, [&](int i) { return from + i * 512; });
     __syncwarp();
   }
   __device__ __forceinline__ void row_octet(const uint4* a, uint2 b, float (&c)[4]) const {

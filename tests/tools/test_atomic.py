@@ -54,13 +54,14 @@ def test_what_an_editor_saves_while_new_files_are_written_is_not_overwritten(
     assert snapshot(tmp_path) == {"b": b"b"} | ({} if how == "removed" else {"a": b"theirs"})
 
 
+def no_link(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_new_file_does_not_take_the_place_of_one_that_came_to_be_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    def no_link(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     if not links:
         monkeypatch.setattr(os, "link", no_link)
     apply_changes([FileChange(tmp_path / "plain", None, b"x")])
@@ -148,9 +149,6 @@ def test_extended_attributes_are_kept_one_by_one(bench: Bench, monkeypatch: pyte
 def test_what_comes_back_after_a_failure_has_its_mode_and_where_links_work_is_the_very_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    def no_link(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     for name, mode in (("changed", 0o750), ("gone", 0o700), ("last", 0o644)):
         (tmp_path / name).write_bytes(b"x")
         (tmp_path / name).chmod(mode)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pointcode_local.tools.own_process import PACKAGE_PARENT
 from pointcode_local.tools.processes import Process, start
 from pointcode_local.tools.reaper import Reaper
 from pointcode_local.usershell import run_user_shell
+from tests.processes import ends
 
 from .tool_kit import Bench
 
@@ -51,18 +51,6 @@ asyncio.run({how})
 """
 
 
-def ended(pid: int) -> bool:
-    """Waits for a process to end; False when it does not."""
-    try:
-        wait = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([wait], [], [], 20)[0])
-    finally:
-        os.close(wait)
-
-
 @pytest.fixture
 def reaper() -> Iterator[Reaper]:
     with Reaper() as reaper:
@@ -85,7 +73,7 @@ def test_a_command_ends_with_all_it_started_when_the_program_is_killed(
         assert program.stdout is not None
         pids = [int(program.stdout.readline()) for _ in range(n_told)]
         program.send_signal(signal.SIGKILL)
-    assert [pid for pid in pids if not ended(pid)] == []
+    assert [pid for pid in pids if not ends(pid)] == []
 
 
 def test_what_a_command_of_the_person_leaves_in_the_background_goes_on(tmp_path: Path) -> None:
@@ -97,7 +85,7 @@ def test_what_a_command_of_the_person_leaves_in_the_background_goes_on(tmp_path:
 
     pid = asyncio.run(main())
     os.kill(pid, signal.SIGKILL)  # raises when there is none
-    assert ended(pid)
+    assert ends(pid)
 
 
 def test_closing_ends_what_left_its_group_long_ago(bench: Bench) -> None:
@@ -106,7 +94,7 @@ def test_closing_ends_what_left_its_group_long_ago(bench: Bench) -> None:
 
     pid = asyncio.run(main())
     bench.box.close()
-    assert ended(pid)
+    assert ends(pid)
 
 
 def test_a_group_whose_number_went_to_somebody_else_is_not_signalled(
