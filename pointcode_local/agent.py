@@ -79,6 +79,7 @@ class Agent:
         self._cancelled = False
         self._answers: dict[str, asyncio.Future[str]] = {}
         self._queue: list[str] = []
+        self._told_loss = False
         self._told_mode = (
             next((e.mode for e in reversed(history) if isinstance(e, ModeChanged)), "") or toolbox.policy.mode
         )
@@ -171,7 +172,13 @@ class Agent:
     def _emit(self, event: AgentEvent) -> None:
         self._log.append(event)
         self._core.conversation.apply(event)
-        self._events.put_nowait(event)
+        told = [event]
+        if self._log.problem and not self._told_loss:  # inside the turn
+            lost = ErrorRaised(f"this session is not being kept: {self._log.problem}")
+            told.insert(isinstance(event, TurnStarted), lost)
+        self._told_loss = bool(self._log.problem)
+        for each in told:
+            self._events.put_nowait(each)
 
     async def _turn(self, prompt: str) -> None:
         """One prompt to its end."""

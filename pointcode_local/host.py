@@ -272,7 +272,8 @@ class AppHost:
         if self._log is None or not name.strip():
             raise HostError("usage: /name NAME")
         self._log.set_name(name)
-        return f"this session is now called {' '.join(name.split())}"
+        lost = f"; that is not being kept: {self._log.problem}" if self._log.problem else ""
+        return f"this session is now called {' '.join(name.split())}{lost}"
 
     def changes(self) -> Sequence[FileDiff]:
         """What the session's turns changed and was not undone, against the files as they are."""

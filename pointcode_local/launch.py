@@ -86,6 +86,16 @@ def _show_progress(progress: Progress) -> None:
     logging.getLogger(__name__).info("%s %s/%s", progress.text, progress.done, progress.total)
 
 
+def _log_to(path: Path) -> None:
+    """Warnings go to a file; where that cannot be, they are lost: the screen belongs to the front end."""
+    logging.raiseExceptions = False  # else a full disk would be told on the screen, with a traceback
+    try:
+        handler: logging.Handler = logging.FileHandler(path)
+    except OSError:
+        handler = logging.NullHandler()
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
 def run_interactive(options: argparse.Namespace) -> int:
     """`pointcode`: the full-screen interface, or the line mode with --plain."""
     if not options.plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -95,7 +105,7 @@ def run_interactive(options: argparse.Namespace) -> int:
         setup.places.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UsageError(f"{setup.places.state} cannot be made: {error.strerror}") from error
-    logging.basicConfig(filename=setup.places.state / "pointcode.log", level=logging.WARNING)
+    _log_to(setup.places.state / "pointcode.log")
     host = AppHost(setup, _choice(options), interactive=True)
     history_path = setup.places.state / "prompts.jsonl"
     if options.plain or os.environ.get("TERM") == "dumb":

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = "[interrupted: pointcode ended before this call did; it may have run, wholly or in part]"
 MAX_NAME = 80  # characters
+ELSEWHERE = "POINTCODE_HOME names another place"
 _DELTAS = (
     b'{"type":"text_delta"',
     b'{"type":"reasoning_delta"',
@@ -76,8 +77,12 @@ class SessionLog:
     def __init__(self, header: Header, path: Path, *, new: bool) -> None:
         self.header = header
         self.path = path
+        self.problem = ""  # why what is written is not being kept; "" while it is
         self._is_torn = False  # the last line was not written, or not wholly
-        self._file = path.open("x+b" if new else "r+b", buffering=0)
+        try:
+            self._file = path.open("x+b" if new else "r+b", buffering=0)
+        except OSError as error:
+            raise SessionError(f"{path} cannot be written: {error.strerror}; {ELSEWHERE}") from error
         if not _lock(self._file):
             self._file.close()
             raise SessionError(f"session {header.id} is open in another pointcode; use --fork {header.id}")
@@ -102,8 +107,7 @@ class SessionLog:
         size = self._file.seek(0, os.SEEK_END)
         if size:
             self._file.seek(size - 1)
-            if self._file.read(1) != b"\n":
-                self._file.write(b"\n")
+            self._is_torn = self._file.read(1) != b"\n"
 
     def _write(self, record: dict[str, Any]) -> None:
         self._put(to_line(record))
@@ -114,11 +118,9 @@ class SessionLog:
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
-            self._is_torn = False
+            self._is_torn, self.problem = False, ""
         except OSError as error:
-            if not self._is_torn:
-                logger.warning("the session %s is not being kept: %s", self.header.id, error)
-            self._is_torn = True
+            self._is_torn, self.problem = True, error.strerror or str(error)
 
     def append(self, event: AgentEvent) -> None:
         """Write one event; it is in the kernel's hands when this returns, so that a kill loses nothing."""
@@ -149,7 +151,7 @@ class SessionStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise SessionError(f"sessions cannot be kept in {self.root}: {error.strerror}") from error
+            raise SessionError(f"sessions cannot be kept in {self.root}: {error.strerror}; {ELSEWHERE}") from error
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
         header = Header(f"{stamp}-{secrets.token_hex(3)}", str(cwd), self._now(), parent)
         return SessionLog(header, self._path(header.id), new=True)
@@ -165,7 +167,7 @@ class SessionStore:
         return log, merge_replies(events)
 
     def fork(self, session_id: str, cwd: Path) -> tuple[SessionLog, list[AgentEvent]]:
-        """A new session that begins with all events of another one."""
+        """A new session that begins with all events of another one; raises SessionError when they find no room."""
         source = self.find(session_id)
         log = self.create(cwd, parent=source.stem)
         lines = [
@@ -173,6 +175,9 @@ class SessionStore:
         ]
         log.append_raw(b"".join(line + b"\n" for line in lines))
         log.close()
+        if log.problem:
+            log.path.unlink(missing_ok=True)
+            raise SessionError(f"session {source.stem} could not be copied: {log.problem}")
         return self.open(log.id)
 
     def read(self, session_id: str) -> list[AgentEvent]:
@@ -190,16 +195,20 @@ class SessionStore:
     def list(self, cwd: Path | None = None) -> list[SessionInfo]:
         """Sessions of a folder (None: of all), the one written last first."""
         paths = self.root.glob("*.jsonl") if self.root.is_dir() else iter(())
-        infos = [info for path in paths if (info := _info(path)) and (cwd is None or info.cwd == str(cwd))]
+        infos = [_info(path) for path in paths if path.is_file()]
+        infos = [info for info in infos if info and (cwd is None or info.cwd == str(cwd))]
         return sorted(infos, key=lambda info: (info.updated_s, info.id), reverse=True)
 
     def remove(self, session_id: str) -> Path:
-        """Delete a session's log; returns the path that it had. Raises SessionError when it is open somewhere."""
+        """Delete a session's log; returns the path that it had. Raises SessionError when that cannot be done now."""
         path = self.find(session_id)
-        with path.open("rb") as file:
-            if not _lock(file):
-                raise SessionError(f"session {path.stem} is open in another pointcode; end that first")
-            path.unlink()
+        try:
+            with path.open("rb") as file:
+                if not _lock(file):
+                    raise SessionError(f"session {path.stem} is open in another pointcode; end that first")
+                path.unlink()
+        except OSError as error:
+            raise SessionError(f"session {path.stem} cannot be deleted: {error.strerror}") from error
         return path
 
     def find(self, session_id: str) -> Path:
@@ -207,7 +216,7 @@ class SessionStore:
         if re.fullmatch(r"[\w-]+", session_id):
             if self._path(session_id).is_file():
                 return self._path(session_id)
-            found = sorted(self.root.glob(f"{session_id}*.jsonl"))
+            found = sorted(path for path in self.root.glob(f"{session_id}*.jsonl") if path.is_file())
             if len(found) == 1:
                 return found[0]
             if found:

@@ -94,6 +94,7 @@ class Translator:
         self._held_back = HeldBack()
         self._writing: dict[str, str] = {}  # calls whose subject is not known yet -> arguments so far
         self._quarters_told = 0
+        self._faults: list[str] = []  # of the running turn, untold
 
     def live(self, event: AgentEvent) -> list[Update]:
         """The updates of an event as it happens."""
@@ -119,10 +120,13 @@ class Translator:
                 return [self._compaction_over(event)]
             case ErrorRaised(temporary=True, message=message):
                 return [self.notice(message)]
+            case ErrorRaised(message=message):
+                self._faults.append(message)
+                return []
             case TurnFinished():
                 left = self._held_back.abandon()
                 said = [self.said(left)] if left else []
-                return [*said, *self._abandon(), *self._why_ended(event)]
+                return [*said, *self._abandon(), *self._told_faults(event), *self._why_ended(event)]
             case _:
                 return self._both(event)
 
@@ -188,6 +192,12 @@ class Translator:
         return self.thought(
             f"\n(It takes {event.context_tokens:,} tokens now.)\n" if event.summary else "\n(Nothing was left out.)\n"
         )
+
+    def _told_faults(self, end: TurnFinished) -> list[Update]:
+        """What failed beside the turn; why the turn itself failed is the answer to its prompt."""
+        told = [self.notice(message) for message in self._faults if message != end.error]
+        self._faults = []
+        return told
 
     def _why_ended(self, end: TurnFinished) -> list[Update]:
         if end.outcome != "limit" or not end.error:

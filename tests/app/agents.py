@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,19 @@ def end_of(events: Sequence[AgentEvent]) -> TurnFinished:
 def of_type(events: Sequence[AgentEvent], kind: type[Any]) -> list[Any]:
     """The events of one type."""
     return [event for event in events if isinstance(event, kind)]
+
+
+@contextmanager
+def full_disk(log: SessionLog) -> Generator[None]:
+    """Nothing can be written to the log meanwhile."""
+    shown = Path("/proc/self/fd")
+    number = next(int(each.name) for each in shown.iterdir() if os.path.realpath(each) == os.path.realpath(log.path))
+    kept, full = os.dup(number), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, number)
+    yield
+    os.dup2(kept, number)
+    os.close(kept)
+    os.close(full)
 
 
 def assert_valid_history(messages: Sequence[Message]) -> None:

@@ -24,7 +24,7 @@ from pointcode_local.events import (
     UsageChanged,
 )
 from pointcode_local.turn import AgentLimits
-from tests.app.agents import Bench, assert_valid_history, end_of, of_type
+from tests.app.agents import Bench, assert_valid_history, end_of, full_disk, of_type
 from tests.fakes import FakeTool, ScriptedModel, call, calls, cut_call, say
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -312,3 +312,16 @@ def test_an_overflow_that_the_server_reports_leads_to_a_shorter_prompt_or_an_err
     end = end_of(Bench(tmp_path, model).play())
     assert end.outcome == "error" and "context" in (end.error or "")
     assert len(model.requests) <= 4
+
+
+def test_a_session_that_is_not_being_kept_is_told_once_and_within_the_turn(tmp_path: Path):
+    bench = Bench(
+        tmp_path, ScriptedModel(call("read", path="f"), *[say("ok")] * 3), [FakeTool("read", parameters=PATH)]
+    )
+    lost = ErrorRaised("this session is not being kept: No space left on device")
+    with full_disk(bench.log):
+        events = bench.play()
+        assert type(events[0]) is TurnStarted and type(events[-1]) is TurnFinished
+        assert of_type(events, ErrorRaised) == [lost]
+        assert of_type(bench.play(), ErrorRaised) == []
+    assert of_type(bench.play(), ErrorRaised) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any, get_args
@@ -38,7 +39,7 @@ from pointcode_local.lineprint import LinePrinter
 from pointcode_local.records import from_record, to_line, to_record, type_name
 from pointcode_local.session import SessionError, SessionStore
 from pointcode_local.tui.story import Story
-from tests.app.agents import assert_valid_history
+from tests.app.agents import assert_valid_history, full_disk
 
 CALL = ("c1", "read", '{"path": "f"}')
 TURN: list[AgentEvent] = [
@@ -260,17 +261,13 @@ def test_a_log_that_was_cut_at_any_byte_can_be_gone_on_with(store: SessionStore,
 def test_a_full_disk_costs_the_log_its_lines_and_the_turn_nothing(store: SessionStore, tmp_path: Path):
     log = store.create(tmp_path)
     log.append(TurnStarted("kept"))
-    shown = Path("/proc/self/fd")
-    number = next(int(each.name) for each in shown.iterdir() if os.path.realpath(each) == os.path.realpath(log.path))
-    kept, full = os.dup(number), os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, number)
-    log.append(TurnStarted("lost"))
-    log.append(TurnFinished("done", "", 0))
-    os.dup2(kept, number)
+    with full_disk(log):
+        log.append(TurnStarted("lost"))
+        log.append(TurnFinished("done", "", 0))
+        assert log.problem == "No space left on device"
     log.append(TurnStarted("kept too"))
+    assert log.problem == ""
     log.close()
-    os.close(kept)
-    os.close(full)
     prompts = [event.prompt for event in store.read(log.id) if isinstance(event, TurnStarted)]
     assert prompts == ["kept", "kept too"]
 
@@ -279,6 +276,31 @@ def test_a_folder_that_cannot_hold_sessions_is_an_error_for_people(tmp_path: Pat
     (tmp_path / "sessions").write_text("a file")
     with pytest.raises(SessionError, match="cannot be kept"):
         SessionStore(tmp_path / "sessions").create(tmp_path)
+    with pytest.raises(SessionError, match="cannot be written.*POINTCODE_HOME"):
+        SessionStore(Path("/proc/self")).create(tmp_path)
+
+
+def test_a_log_that_can_only_be_read_is_shown_and_forked_but_not_gone_on_with(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    path = store.find(session_id)
+    program = path.with_name("20200101-000000-program.jsonl")
+    program.write_bytes(Path("/bin/cat").read_bytes())  # not even root writes to a program that runs
+    program.chmod(0o700)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as running:
+        with pytest.raises(SessionError, match="cannot be written: Text file busy"):
+            store.open("20200101-000000-program")
+        assert store.read("20200101-000000-program") == []
+        running.communicate()
+
+
+def test_what_is_no_file_is_no_session(store: SessionStore, tmp_path: Path):
+    session_id = write(store, tmp_path, TURN)
+    os.mkfifo(store.root / "20200101-000000-pipe.jsonl")
+    (store.root / "20200101-000000-folder.jsonl").mkdir()
+    assert [info.id for info in store.list()] == [session_id]
+    for name in ("20200101-000000-pipe", "20200101-000000-folder", "20200101"):
+        with pytest.raises(SessionError, match="no session"):
+            store.open(name)
 
 
 ODD = st.recursive(

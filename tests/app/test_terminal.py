@@ -65,6 +65,16 @@ def test_a_hang_up_ends_it_with_everything_kept(program: Program) -> None:
     assert "remember" in session_of(program) and "An answer." in session_of(program)
 
 
+def test_it_works_where_its_own_log_cannot_be_written(program: Program) -> None:
+    (program.state / "pointcode.log").mkdir()
+    with ScriptedServer([Reply("An answer.")]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        terminal.send("hi" + ENTER)
+        terminal.wait_for("An answer.")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+
+
 def test_a_terminal_that_goes_away_ends_it_and_its_command(program: Program) -> None:
     command = "echo $$ > pid; touch begun; sleep 600"
     with (

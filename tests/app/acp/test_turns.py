@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pointcode_local.acp.updates import Translator
 from pointcode_local.compaction import REQUEST as NOTES_REQUEST
 from pointcode_local.config import Settings
 from pointcode_local.engine.errors import BackendError, RequestError
@@ -22,6 +23,7 @@ from pointcode_local.engine.types import (
     ToolCallBegun,
     ToolCallReady,
 )
+from pointcode_local.events import ErrorRaised, TurnFinished
 from tests.app.acp.kit import EditorKit, Later, permitting
 from tests.fakes import USAGE, ScriptedModel, call, calls, say
 
@@ -251,6 +253,14 @@ async def test_limits_have_their_own_stop_reasons_and_say_why(tmp_path: Path):
         assert "The turn ended early: stopped after 2 model calls" in editor.said()
         model.steps = [say("x", reason="length")]
         assert await editor.prompt(session) == "max_tokens"
+
+
+def test_what_fails_beside_a_turn_is_a_notice_and_why_the_turn_failed_is_not(tmp_path: Path):
+    told = Translator(tmp_path, frozenset({"notices"}))
+    events = [ErrorRaised("not kept"), ErrorRaised("no model"), TurnFinished("error", "", 1, "no model")]
+    notice = {"sessionUpdate": "notice", "severity": "warning", "title": "not kept"}
+    assert [update for event in events for update in told.live(event)] == [notice]
+    assert told.live(TurnFinished("done", "", 1)) == []
 
 
 async def test_the_plan_is_told_as_a_plan(tmp_path: Path):
