@@ -9,6 +9,8 @@ _MEANT = re.compile(
     r"\b(?:docstring|comment|header|licen[cs]e|rewrite|replace|remove|delete|empty|only)s?\b", re.IGNORECASE
 )
 
+_LINE = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")  # what ends a line for Python: not a form feed
+
 
 def with_head(before: str, after: str, order: str) -> str:
     """`after` with the head of `before`, where it lost the docstring or an import that it uses; its own imports stay.
@@ -25,7 +27,7 @@ def with_head(before: str, after: str, order: str) -> str:
         return after
     known = {ast.dump(node) for node in _imports(old)}
     own = [ast.unparse(node) for node in _imports(new) if ast.dump(node) not in known and node.lineno < new_end]
-    lines, new_lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    lines, new_lines = _LINE.split(before), _LINE.split(after)
     head = "".join(lines[: old_end - 1])
     text = head.rstrip("\n")
     gap = head[len(text) :]

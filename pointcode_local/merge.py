@@ -56,9 +56,23 @@ def merged(old: str, new: str, order: str) -> str:
 
 def with_stray_bytes(old: str, new: str) -> str:
     """`new`, with the lines put back in which the old text holds bytes that are no characters: a model cannot copy
-    those. Such a line is known by its ASCII characters."""
-    kept = {_ascii(line): line for line in old.splitlines() if _SURROGATE.search(line)}
-    return "\n".join(kept.get(_ascii(line), line) for line in new.split("\n")) if kept else new
+    those. Such a line is known by its ASCII characters; of several with the same, the one that looks like it, or the
+    next."""
+    left: dict[str, list[str]] = {}
+    for line in old.split("\n"):
+        if _SURROGATE.search(line):
+            left.setdefault(_ascii(line), []).append(line)
+    plain = set(old.split("\n")) if left else set[str]()
+    return "\n".join(line if not line.strip() or line in plain else _put_back(line, left) for line in new.split("\n"))
+
+
+def _put_back(line: str, left: dict[str, list[str]]) -> str:
+    known = left.get(_ascii(line), [])
+    if not known:
+        return line
+    same = next((each for each in known if _SURROGATE.sub("\ufffd", each) == line), known[0])
+    known.remove(same)
+    return same
 
 
 def _ascii(line: str) -> str:
@@ -71,8 +85,9 @@ def _begins_anew(lines: Sequence[_Line]) -> bool:
 
 
 def _lines(text: str) -> tuple[tuple[str, ...], list[_Line]]:
-    """The blank lines at the top, and the others with the blank lines below them."""
-    lines = text.splitlines()
+    """The blank lines at the top, and the others with the blank lines below them. Only `\n` ends a line: a form feed
+    or U+2028 is part of one."""
+    lines = text.removesuffix("\n").split("\n") if text else []
     starts = [n for n, line in enumerate(lines) if line.strip()] + [len(lines)]
     found = [_Line(lines[a], tuple(lines[a + 1 : b])) for a, b in zip(starts, starts[1:], strict=False)]
     return tuple(lines[: starts[0]]), found

@@ -97,7 +97,7 @@ class Files:
 
     def _hits(self, words: Sequence[str]) -> Iterator[tuple[str, int, str]]:
         for name, wanted in self._holding(words):
-            for number, line in enumerate(self.shown(name).splitlines(), 1):
+            for number, line in enumerate(self.shown(name).split("\n"), 1):
                 if wanted.search(line):
                     yield name, number, line.strip()[:160]
 
@@ -153,7 +153,7 @@ def fault_note(name: str, text: str) -> str:
         return ""
     first = next(faults(text, kind), None)
     if first is not None:
-        line = text.splitlines()[first.line - 1 : first.line]
+        line = text.split("\n")[first.line - 1 : first.line]
         return f"{name} has a syntax error in line {first.line}: {line[0].strip() if line else first.what}"
     missing = missing_imports(text) if kind == "python" else []
     return f"{name} uses {missing[0]} but does not import it" if missing else ""

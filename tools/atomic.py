@@ -25,6 +25,7 @@ from .folders import Folder, open_folder
 from .regular import MAX_CHANGED_BYTES
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+_ACCESS_LIST = "system.posix_acl_access"
 
 
 class Files(Protocol):
@@ -177,11 +178,17 @@ def _copy_metadata(model: int, target: int) -> None:
         os.fchown(target, -1, info.st_gid)
     with contextlib.suppress(OSError):
         os.fchown(target, info.st_uid, -1)
+    if hasattr(os, "listxattr"):
+        _copy_attributes(model, target)
     os.fchmod(target, stat.S_IMODE(info.st_mode))
-    if not hasattr(os, "listxattr"):
-        return
+
+
+def _copy_attributes(model: int, target: int) -> None:
     with contextlib.suppress(OSError):  # a file system without them
-        for attribute in os.listxattr(model):
+        wanted = os.listxattr(model)
+        if _ACCESS_LIST not in wanted and _ACCESS_LIST in os.listxattr(target):
+            os.removexattr(target, _ACCESS_LIST)  # the folder gave one, which would let others in
+        for attribute in wanted:
             with contextlib.suppress(OSError):  # one that only the system sets
                 os.setxattr(target, attribute, os.getxattr(model, attribute))
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.engine.types import Message, ToolCall
-from pointcode_local.merge import as_edit, merged
-from pointcode_local.shown_files import MAX_SHOWN_CHARS, fault_note, missing_imports, part_of
+from pointcode_local.merge import as_edit, merged, with_stray_bytes
+from pointcode_local.shown_files import MAX_SHOWN_CHARS, Files, fault_note, missing_imports, part_of
 
 LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "x = 1"]), max_size=8).map(
     lambda x: "".join(f"{y}\n" for y in x)
@@ -61,6 +65,28 @@ def test_the_edit_makes_the_new_text_and_its_old_text_is_unique(old: str, new: s
 def test_a_text_that_was_copied_without_its_blank_lines_is_no_change(old: str):
     copied = "".join(line for line in old.splitlines(keepends=True) if line.strip())
     assert merged(old, copied, "change it") == old
+
+
+def test_each_line_with_bytes_that_are_no_characters_comes_back_to_its_own_place():
+    old = "\udccf\udcf0\n# \udcc1\n\n# \udcc2\udcc3\n#\nn = 1\n"
+    shown = re.sub("[\ud800-\udfff]", "\ufffd", old)
+    assert with_stray_bytes(old, shown) == old
+    assert with_stray_bytes(old, shown.replace("n = 1", "n = 2\n")) == old.replace("n = 1", "n = 2\n")
+    assert with_stray_bytes(old, shown.replace("# \ufffd\n", "")) == old.replace("# \udcc1\n", "")
+    assert with_stray_bytes(old, shown.replace("\ufffd", "é")) == old
+
+
+@pytest.mark.parametrize("char", "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r")
+def test_only_a_line_feed_ends_a_line(char: str, tmp_path: Path):
+    for line in (f"s = 'a{char}b'", char):
+        old, new = (f"{line}\nn = {n}\n\nm = 3\n" for n in (1, 2))
+        assert merged(old, new, "set n to 2") == new
+        assert merged(old, f"{line}\nn = 2\nm = 3\n", "set n to 2") == new
+    stray = f"# \udce9{char}\nn = 1\n"
+    assert with_stray_bytes(stray, f"# \ufffd{char}\nn = 2\n") == f"# \udce9{char}\nn = 2\n"
+    (tmp_path / "a.py").write_bytes(f"s = 'a{char}b' # {'-' * 40}\nword = 1\n".encode())
+    assert Files(tmp_path, lambda path: True).hits(["word"]) == [("a.py", 2, "word = 1")]
+    assert fault_note("a.py", f"s = 'a{char}b'\ndef (:\n").endswith("in line 2: def (:")
 
 
 def test_what_was_left_out_at_the_end_stays_unless_the_order_removes():

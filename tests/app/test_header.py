@@ -14,6 +14,11 @@ def test_the_docstring_and_the_imports_come_back_before_the_new_text():
     assert with_head(BEFORE, BODY, "return 1 too") == BEFORE.replace("return ", "return 1, ")
 
 
+def test_a_form_feed_in_the_head_ends_no_line():
+    before = BEFORE.replace("it is.", "it\x0c is.").replace("\n\n\n", "\n\x0c\n")
+    assert with_head(before, BODY, "return 1 too") == before.replace("return ", "return 1, ")
+
+
 def test_an_import_that_the_new_text_brought_stays():
     after = with_head(BEFORE, f"import re\nimport os\n\n{BODY}", "use re")
     assert after.startswith('"""What it is."""\n\nimport os\nfrom json import loads\nimport re\n\n\ndef f')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,25 @@ def test_extended_attributes_are_kept_one_by_one(bench: Bench, monkeypatch: pyte
     assert not bench.edit("f.txt", ("old", "new")).is_error
     assert {name: os.getxattr(path, name) for name in os.listxattr(path)} == {"user.a": b"user.a", "user.z": b"user.z"}
     assert path.stat().st_mode & 0o7777 == 0o640
+
+
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="extended attributes")
+def test_the_access_list_that_a_folder_gives_new_files_is_not_put_on_an_old_one(bench: Bench) -> None:
+    path = bench.put("f.txt", "old\n", 0o640)
+    nobody = 2**32 - 1
+    entries = ((1, 7, nobody), (2, 6, 999), (4, 5, nobody), (16, 7, nobody), (32, 0, nobody))  # 2: a user of this id
+    given = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(bench.root, "system.posix_acl_default", given)
+    except OSError:
+        pytest.skip("the file system has no access lists")
+    assert not bench.edit("f.txt", ("old", "new")).is_error
+    assert "system.posix_acl_access" not in os.listxattr(path)
+    assert path.stat().st_mode & 0o7777 == 0o640
+    fresh = bench.put("new.txt", "old\n")
+    before = os.getxattr(fresh, "system.posix_acl_access")
+    assert not bench.edit("new.txt", ("old", "new")).is_error
+    assert os.getxattr(fresh, "system.posix_acl_access") == before
 
 
 @pytest.mark.parametrize("links", [True, False])
