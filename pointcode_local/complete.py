@@ -42,6 +42,7 @@ COMMANDS = (
     SlashCommand("jobs", "the commands that the model left running; stop ends one", "[stop N]"),
     SlashCommand("mode", "how permissions are decided: ask, accept-edits, plan or auto", "[mode]"),
     SlashCommand("model", "show or change the model", "[name]"),
+    SlashCommand("status", "model, context, speed, mode, sandbox, session and the settings in force"),
     SlashCommand("engine", "what the engine does now: speed, memory, batch"),
     SlashCommand("copy", "copy the last answer to the clipboard"),
     SlashCommand("theme", "choose the colours", "[name]"),

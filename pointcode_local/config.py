@@ -30,6 +30,7 @@ MAX_SCRIPT_BYTES = 64 << 20
 PROJECT_FILE = Path(".pointcode", "config.toml")
 BACKENDS = ("auto", "megakernel", "cpu", "torch")
 EDIT_MENUS = ("auto", "tools", "blocks")
+DEFAULT = "default"  # the origin of what nobody set
 THEMES = ("auto", "dark", "light", "dark-contrast", "light-contrast", "none")
 KEYS = ("standard", "vi")
 
@@ -161,10 +162,10 @@ def load_settings(
         settings = _add_file(settings, project, "project file", check_rule, trusted=trusted)
     for variable, name in _ENVIRONMENT.items():
         if environment.get(variable):
-            settings = _set(settings, name, environment[variable], variable)
+            settings = set_value(settings, name, environment[variable], variable)
     for name, value in flags.items():
         if value is not None:
-            settings = _set(settings, name, value, "flag")
+            settings = set_value(settings, name, value, "flag")
     return settings
 
 
@@ -179,7 +180,8 @@ def find_project_file(cwd: Path, places: Places) -> Path | None:
     return None
 
 
-def _set(settings: Settings, name: str, value: Any, origin: str) -> Settings:
+def set_value(settings: Settings, name: str, value: Any, origin: str) -> Settings:
+    """The settings with another value of the field `name`, which came from `origin`."""
     return replace(settings, **{name: value, "origins": {**settings.origins, name: origin}})
 
 
@@ -201,7 +203,7 @@ def _add_file(
         origin = f"{label} {path}:{_line_of(text, name)}"
         if key.field in _LISTS:
             checked = (*getattr(settings, key.field), *checked)
-        settings = _set(settings, key.field, checked, origin)
+        settings = set_value(settings, key.field, checked, origin)
     return settings
 
 
@@ -349,8 +351,13 @@ def shown_values(settings: Settings) -> list[tuple[str, str, str]]:
         assert key.field in names
         value = getattr(settings, key.field)
         text = '"***"' if key.name == "api_key" and value else json.dumps(value, ensure_ascii=False, default=_as_table)
-        out.append((key.name, text, settings.origins.get(key.field, "default")))
+        out.append((key.name, text, settings.origins.get(key.field, DEFAULT)))
     return out
+
+
+def set_values(settings: Settings) -> list[tuple[str, str, str]]:
+    """Those that somebody set, in whatever layer."""
+    return [row for row in shown_values(settings) if row[2] != DEFAULT]
 
 
 def _as_table(value: Any) -> Any:

@@ -211,6 +211,10 @@ class Host(Protocol):
         """The prompt that such a command makes. It is a prompt whatever it begins with: no command, no `!`."""
         ...
 
+    def settings(self) -> Sequence[tuple[str, str, str]]:
+        """(key, value, where from) of each setting that is not the default."""
+        ...
+
     def servers(self) -> str:
         """The MCP servers with their state and tools, one a line; "" when there are none."""
         ...

@@ -16,6 +16,7 @@ from pointcode_local.background_map import BackgroundMap
 from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.complete import SlashCommand, no_such_command, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
+from pointcode_local.config import set_value, set_values
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import ChatModel, SamplingParams
 from pointcode_local.engine_view import EngineWatch
@@ -172,8 +173,7 @@ class AppHost:
         from pointcode_local.kit import ToolKit
 
         if self._kit is None:
-            setup = self._setup
-            self._kit = ToolKit(setup.settings, setup.places, setup.cwd, small_model=self._is_small)
+            self._kit = ToolKit(self._setup.settings, self._setup.places, self._setup.cwd, small_model=self._is_small)
         return self._kit
 
     def _toolbox(self, log: SessionLog) -> Toolbox:
@@ -301,6 +301,10 @@ class AppHost:
     def _own_commands(self) -> dict[str, OwnCommand]:
         return own_commands(self._setup.places.config, self._setup.cwd)
 
+    def settings(self) -> Sequence[tuple[str, str, str]]:
+        """(key, value, where from) of each setting that is not the default."""
+        return set_values(self._setup.settings)
+
     def servers(self) -> str:
         """The MCP servers with their state and tools."""
         return self._kit.describe_servers() if self._kit is not None else ""
@@ -341,7 +345,7 @@ class AppHost:
 
     async def use_model(self, name: str, on_progress: OnProgress) -> Agent:
         """Go on with this conversation on another model; the present one stays when that fails."""
-        settings = replace(self._setup.settings, model=name)
+        settings = set_value(self._setup.settings, "model", name, "/model")
         try:
             model = await self._open_model(settings, self._setup.places, on_progress)
         except EngineError as error:
@@ -394,7 +398,4 @@ class AppHost:
 
     def sandbox_warning(self) -> str:
         """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""
-        if self._kit is None or self.info.mode != "auto" or self.info.sandbox != "none":
-            return ""
-        why = "the sandbox is switched off" if self._setup.settings.sandbox == "off" else "no sandbox on this machine"
-        return f"{why}: in mode auto, commands run unconfined"
+        return self._kit.sandbox_warning() if self._kit is not None else ""

@@ -30,7 +30,8 @@ class ToolKit:
         self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
         self.workspace = self.policy.workspace
         self.watch = TreeWatch(self.workspace.root, (places.state, places.config, places.cache))
-        self.sandbox_name = "none" if settings.sandbox == "off" else sandbox_status().kind
+        self._is_sandbox_off = settings.sandbox == "off"
+        self.sandbox_name = "none" if self._is_sandbox_off else sandbox_status().kind
         self.problems = _idle_rules(self.policy.rules)  # rules and MCP servers that do nothing, in words
         self._servers = {server.name: server for server in settings.mcp_servers}  # a later one of a name counts
         self._connections: list[Connection] = []
@@ -57,6 +58,13 @@ class ToolKit:
     def is_hidden(self, name: str) -> bool:
         """Must this file (a name relative to the folder) stay out of what is shown unasked?"""
         return self.workspace.is_guarded(self.workspace.root / name)
+
+    def sandbox_warning(self) -> str:
+        """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""
+        if self.policy.mode != "auto" or self.sandbox_name != "none":
+            return ""
+        why = "the sandbox is switched off" if self._is_sandbox_off else "no sandbox on this machine"
+        return f"{why}: in mode auto, commands run unconfined"
 
     async def start_servers(self) -> None:
         """Start the MCP servers, once, and add their tools to the others."""

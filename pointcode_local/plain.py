@@ -33,6 +33,7 @@ from pointcode_local.jobs import jobs_command
 from pointcode_local.lineprint import LinePrinter
 from pointcode_local.lines import PLAIN_COMMANDS, LineSource, PipedLines, TerminalLines
 from pointcode_local.render import one_line, plain, short_bytes
+from pointcode_local.status import status_text
 from pointcode_local.usershell import note_for_model, run_user_shell
 
 _KEYS = """Keys
@@ -191,6 +192,8 @@ class PlainFrontEnd:
                     self._print.line(plain(self._host.servers()) or "(no MCP servers in the settings)")
                 case "jobs":
                     self._print.line(plain(await jobs_command(self._host, argument)))
+                case "status":
+                    self._print.line(await status_text(self._host))
                 case "map":
                     self._print.line(plain(await self._host.repo_map()))
                 case "mode":

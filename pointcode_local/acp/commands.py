@@ -10,6 +10,7 @@ from pointcode_local.complete import MODE_MEANING, commands_help
 from pointcode_local.events import MODES, Mode
 from pointcode_local.frontend import EditorHost, HostError
 from pointcode_local.jobs import jobs_command
+from pointcode_local.status import status_text
 from pointcode_local.unified import unified_diff
 
 
@@ -53,7 +54,7 @@ async def run_command(session: Chooser, host: EditorHost, name: str, argument: s
             case "model":
                 return await _model(session, host, argument)
             case "status":
-                return _status(session, host)
+                return _block(await status_text(host))
             case _:
                 return _block(commands_help((*COMMANDS, *host.commands())))
     except HostError as error:
@@ -84,16 +85,3 @@ async def _model(session: Chooser, host: EditorHost, argument: str) -> str:
     await session.change_model(argument)
     await session.tell_options(mode_too=False)
     return f"The model is now `{host.info.model}`."
-
-
-def _status(session: Chooser, host: EditorHost) -> str:
-    info = host.info
-    lines = (
-        f"model: `{info.model}` on {info.backend}",
-        f"mode: {session.mode}",
-        f"sandbox: {info.sandbox}",
-        f"context: {info.context_limit:,} tokens",
-        f"session: {info.session_id} in {info.cwd}",
-        f"pointcode {info.version}",
-    )
-    return "\n".join(f"- {line}" for line in lines)

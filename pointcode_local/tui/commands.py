@@ -10,6 +10,7 @@ from pointcode_local.events import MODES, SessionInfo
 from pointcode_local.frontend import Host, HostError
 from pointcode_local.jobs import jobs_command
 from pointcode_local.render import one_line, plural, short_seconds
+from pointcode_local.status import status_text
 from pointcode_local.tui.help import HelpScreen
 from pointcode_local.tui.picker import Pick, Picker
 from pointcode_local.tui.story import AnswerRecord
@@ -59,6 +60,8 @@ class CommandRunner:
                 await self._app.note(self._host.servers() or "There are no MCP servers in the settings.")
             case "jobs":
                 await self._app.note(await jobs_command(self._host, argument))
+            case "status":
+                await self._app.note(await status_text(self._host))
             case "map":
                 await self._app.note(await self._host.repo_map())
             case "mode":

@@ -155,6 +155,7 @@ class ScriptedHost:
     measured: int = 0
     trace: Timeline | None = None
     n_jobs: int = 0
+    set_values: list[tuple[str, str, str]] = field(default_factory=list)
     running: list[JobInfo] = field(default_factory=list)
 
     @property
@@ -199,6 +200,9 @@ class ScriptedHost:
 
     def last_trace(self) -> Timeline | None:
         return self.trace
+
+    def settings(self) -> Sequence[tuple[str, str, str]]:
+        return self.set_values
 
     def servers(self) -> str:
         return "docs: running, 2 tools"
