@@ -1,5 +1,6 @@
 """Entry point: takes the user's folder off sys.path, so that their `tools/` or `engine/` never shadows a module."""
 
+import io
 import os
 import sys
 
@@ -15,6 +16,8 @@ def _open_standard_files() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal or a locale without UTF-8 shows "?" for what it lacks
+        sys.stdout.reconfigure(errors="replace")
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pointcode_local import __version__
 from pointcode_local.events import MODES
@@ -61,7 +61,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _complain(text: str, code: int) -> int:
-    print(f"pointcode: {text}", file=sys.stderr)
+    from pointcode_local.render import plain
+
+    print(f"pointcode: {plain(text)}", file=sys.stderr)
     return code
 
 
@@ -197,6 +199,15 @@ def _add_session(group: _Group) -> None:
     group.add_argument("--permission-mode", choices=MODES, help="what runs without asking (default: ask)")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with words that nobody has looked at yet."""
+
+    def error(self, message: str) -> NoReturn:
+        from pointcode_local.render import plain
+
+        super().error(plain(message))
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("common")
     group.add_argument("--model", metavar="PATH|ID|URL", help="the model to run, or its name at the endpoint")
@@ -207,7 +218,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def main_parser() -> argparse.ArgumentParser:
     """The parser of the two main forms (`-p` and its value are taken out before)."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "pointcode",
         usage="pointcode [options] [PROMPT]\n       pointcode -p PROMPT [options]\n       pointcode COMMAND …",
         description="A terminal coding assistant whose model runs in the same process.",
@@ -276,7 +287,7 @@ _Command = tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(f"pointcode {name}", description=description, allow_abbrev=False)
+    return _Parser(f"pointcode {name}", description=description, allow_abbrev=False)
 
 
 def _serve_command() -> _Command:

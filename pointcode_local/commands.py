@@ -21,6 +21,7 @@ from pointcode_local.engine.errors import EngineError
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
 from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
 from pointcode_local.records import to_line, to_record
+from pointcode_local.render import plain
 from pointcode_local.session import SessionError, SessionStore
 from pointcode_local.settings_help import MEANINGS
 from pointcode_local.trace_file import note_trace
@@ -37,11 +38,17 @@ BENCH_HELP = """Measure this machine; `pointcode bench NAME --help` tells the op
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
+    """A line of standard output. On a terminal nothing in it acts: it may hold what a model or a file said."""
+    shown = plain(text) if sys.stdout.isatty() else text.encode("utf-8", "replace").decode()
+    sys.stdout.write(shown + "\n")
+
+
+def _say_record(record: dict[str, Any]) -> None:
+    sys.stdout.write(to_line(record).decode())
 
 
 def _complain(error: Exception | str, code: int = EXIT_USAGE) -> int:
-    print(f"pointcode: {error}", file=sys.stderr)
+    print(f"pointcode: {plain(str(error))}", file=sys.stderr)
     return code
 
 
@@ -145,7 +152,7 @@ def _list_sessions(options: argparse.Namespace, store: SessionStore) -> int:
         print(f"There are no sessions{where}.", file=sys.stderr)
     for info in found:
         if options.json:
-            _say(json.dumps(asdict(info), ensure_ascii=False))
+            _say_record(asdict(info))
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_s))
         where = f"  {info.cwd}" if options.all else ""
@@ -156,7 +163,7 @@ def _list_sessions(options: argparse.Namespace, store: SessionStore) -> int:
 def _show_session(events: list[AgentEvent], *, as_json: bool) -> None:
     for event in events:
         if as_json:
-            sys.stdout.buffer.write(to_line(to_record(event)))
+            _say_record(to_record(event))
             continue
         match event:
             case TurnStarted(prompt) | Steered(prompt):
@@ -186,7 +193,7 @@ def doctor(options: argparse.Namespace) -> int:
     facts = examine(lambda: describe(options.model or ""), _describe_sandbox)
     for fact in facts:
         if options.json:
-            _say(json.dumps(asdict(fact), ensure_ascii=False))
+            _say_record(asdict(fact))
             continue
         mark = {"good": "ok  ", "poor": "poor", "missing": "none"}[fact.verdict]
         _say(f"{mark}  {fact.topic:<10} {fact.text}" + (f"\n                  {fact.advice}" if fact.advice else ""))

@@ -15,6 +15,7 @@ from pointcode_local.engine.types import ChatModel
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import OnProgress, Progress
 from pointcode_local.policy import rule_problem
+from pointcode_local.render import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,11 @@ def models_to_choose(settings: Settings) -> tuple[str, ...]:
 
 
 def stderr_printer() -> Callable[[str], None]:
-    """Prints lines to stderr, and goes on silently when nobody reads them."""
+    """Prints lines to stderr, inert, and goes on silently when nobody reads them."""
 
     def show(text: str) -> None:
         try:
-            print(text, file=sys.stderr, flush=True)
+            print(plain(text), file=sys.stderr, flush=True)
         except (OSError, ValueError):
             return
 

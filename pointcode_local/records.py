@@ -122,13 +122,19 @@ def _items(fits: tuple[_Fit, ...], any_number: bool, value: Any) -> tuple[Any, .
     return tuple(fit(item) for fit, item in zip(fits, items, strict=True))
 
 
-_LINE_BREAKS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
+# Line breaks of Unicode, controls that act on a terminal, and what makes it show text in another order.
+_ESCAPED = str.maketrans(
+    {
+        code: f"\\u{code:04x}"
+        for code in (*range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    }
+)
 
 
 def to_line(record: dict[str, Any]) -> bytes:
-    """One line of JSON in UTF-8 with its line feed; lone surrogates and Unicode line breaks are written as escapes."""
+    """One line of JSON in UTF-8 with its line feed; what is no plain text in it is written as escapes."""
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     try:
-        return text.translate(_LINE_BREAKS).encode() + b"\n"
+        return text.translate(_ESCAPED).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +229,49 @@ def test_sessions_are_continued_forked_listed_shown_and_removed(program: Program
     assert "GOAL-1" in shown and "ANSWER-2" in shown and "ANSWER-3" not in shown
     assert program.run("sessions", "rm", sid).returncode == 0
     assert sid not in program.run("sessions", "list", "--all").stdout.decode()
+
+
+def on_a_terminal(program: Program, *arguments: str) -> str:
+    """What a command shows on a terminal, its standard error too."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*program.command, *arguments], cwd=program.ws, env=program.env, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the terminal's other end is closed
+        while data := os.read(ours, 1 << 16):
+            shown += data
+    process.wait()
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_nothing_that_was_said_acts_on_the_terminal_of_a_command(program: Program):
+    nasty = "a\x1b]52;c;QQ==\x07\x9b31m\u202eb"
+    result, _, _ = program.ask(tool("read", path=nasty), Reply(nasty), prompt=nasty)
+    sid = result["session_id"]
+    project = program.ws / nasty / ".pointcode"
+    project.mkdir(parents=True)
+    (project / "config.toml").write_text("")
+    commands: list[tuple[str, ...]] = [("sessions", "list"), ("sessions", "show", sid), (f"--{nasty}",)]
+    commands += [
+        ("sessions", "show", sid, "--json"),
+        ("config", "trust", "--cwd", nasty),
+        ("-p", "x", "--cwd", f"/{nasty}"),
+    ]
+    for command in commands:
+        shown = on_a_terminal(program, *command)
+        assert "52;c;QQ==" in shown, command
+        assert not set("\x1b\x07\x9b\u202e") & set(shown), command
+
+
+def test_a_standard_output_without_unicode_shows_what_it_can(program: Program):
+    result, _, _ = program.ask(Reply("漢字 ANSWER"), prompt="ü GOAL")
+    for command in (("sessions", "list"), ("sessions", "show", result["session_id"]), ("--help",)):
+        done = program.run(*command, PYTHONIOENCODING="ascii")
+        assert done.returncode == 0, done.stderr
+        assert b"GOAL" in done.stdout or b"pointcode COMMAND ?" in done.stdout
 
 
 def test_the_head_is_the_same_in_every_folder(program: Program, tmp_path: Path):

@@ -60,6 +60,7 @@ def test_inert_text_has_no_control_or_bidi_characters_and_can_be_encoded(text: s
         ("x\r\ny\rz", "x\ny␍z"),
         ("[/dim][@click=app.quit]", "[/dim][@click=app.quit]"),
         ("\ud83d", "<U+D83D>"),
+        ("a\U0001d173b\U0001bca0\u180f", "a<U+1D173>b<U+1BCA0><U+180F>"),
         ("tab\tstays", "tab\tstays"),
     ],
 )
