@@ -129,7 +129,7 @@ class PointcodeApp(App[int]):
 
     async def _open(self) -> None:
         if (look := await self._host.first_look()) is not None:
-            if not await self.push_screen_wait(FirstRun(look)):
+            if not await self.push_screen_wait(FirstRun(look, self._clock)):
                 self.exit(0)
                 return
             self._host.note_first_look_seen()

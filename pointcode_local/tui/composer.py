@@ -111,6 +111,7 @@ class Composer(TextArea):
         self._draft = ""
         self._pastes: list[str] = []
         self._search: str | None = None
+        self._listed_for = ""  # the text that the completion list is about
 
     # ------------------------------------------------------------------ text
     def set_text(self, text: str) -> None:
@@ -225,9 +226,11 @@ class Composer(TextArea):
             case "down" | "ctrl+r":
                 self._choices.move(1)
             case "tab":
+                self._bring_list_up_to_date()
                 self._accept()
             case "enter":
-                return self._accept_or_pass()
+                self._bring_list_up_to_date()
+                return self._choices.display and self._accept_or_pass()
             case "escape":
                 self._leave_search()
             case _:
@@ -294,16 +297,26 @@ class Composer(TextArea):
     def _offer_history(self) -> None:
         found = self._history.search(self.text)[:MAX_FOUND]
         title = SEARCH_TITLE if found else f"{SEARCH_TITLE}: none contains this"
-        self._choices.offer([Choice(entry, plain(entry.split("\n")[0])[:70]) for entry in found], title)
+        self._offer_choices([Choice(entry, plain(entry.split("\n")[0])[:70]) for entry in found], title)
 
     def on_text_area_changed(self) -> None:
-        """Offer what fits the text before the cursor."""
+        """The text is another one."""
+        self._offer()
+
+    def _bring_list_up_to_date(self) -> None:
+        """Fast keys overtake the list: what was marked for an earlier text must not replace this one."""
+        if self.text != self._listed_for:
+            self._choices.offer([])
+            self._offer()
+
+    def _offer(self) -> None:
+        """Offer what fits the text before the cursor; paths come later."""
         if self._search is not None:
             self._offer_history()
             return
         text = self.text
         if text.startswith("/") and "\n" not in text and " " not in text:
-            self._choices.offer(
+            self._offer_choices(
                 [
                     Choice(f"/{c.name} " if c.argument else f"/{c.name}", f"/{c.name}", c.summary)
                     for c in matching_commands(text[1:], self._own_commands())
@@ -313,12 +326,16 @@ class Composer(TextArea):
         row, column = self.cursor_location
         query = mention_at(self.document.get_line(row)[:column])
         if query is None:
-            self._choices.offer([])
+            self._offer_choices([])
         else:
             self.post_message(self.PathsWanted(query))
+
+    def _offer_choices(self, choices: list[Choice], title: str = "") -> None:
+        self._listed_for = self.text
+        self._choices.offer(choices, title)
 
     def offer_paths(self, query: str, paths: list[str]) -> None:
         """The app's answer to `PathsWanted`; dropped when the person typed on."""
         row, column = self.cursor_location
         if mention_at(self.document.get_line(row)[:column]) == query:
-            self._choices.offer([Choice(path, plain(path)) for path in paths if path != query and path.isprintable()])
+            self._offer_choices([Choice(path, plain(path)) for path in paths if path != query and path.isprintable()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,7 +15,7 @@ from textual.widgets import Static
 
 from pointcode_local.frontend import Finding, FirstLook
 from pointcode_local.render import one_line
-from pointcode_local.tui.dialogs import EarlyKey
+from pointcode_local.tui.dialogs import ARM_AFTER_S, EarlyKey
 
 _TOPIC_CELLS = 11
 _FRAME_CELLS = 5  # padding and scroll bar
@@ -22,7 +23,10 @@ _ABOUT = "A coding assistant whose model runs on this machine. Nothing you write
 
 
 class FirstRun(Screen[bool]):
-    """Returns True to go on, False to leave. What is typed meanwhile goes to the composer."""
+    """Returns True to go on, False to leave. What is typed meanwhile goes to the composer.
+
+    An Enter that was typed before the screen could be read agrees to nothing.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "go", "go on"), ("escape,ctrl+d", "leave", "leave")]
     DEFAULT_CSS = """
@@ -35,8 +39,10 @@ class FirstRun(Screen[bool]):
     FirstRun Static { height: auto; width: 1fr; }
     """
 
-    def __init__(self, look: FirstLook) -> None:
+    def __init__(self, look: FirstLook, clock: Callable[[], float]) -> None:
         super().__init__()
+        self._clock = clock
+        self._shown_at = float("inf")
         self._look = look
         self._text = Static("", markup=False)
 
@@ -45,6 +51,13 @@ class FirstRun(Screen[bool]):
         with VerticalScroll():
             yield self._text
         yield Static(_keys(self._look.download), id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Enter counts a moment after the first frame."""
+        self.call_after_refresh(self._first_frame)
+
+    def _first_frame(self) -> None:
+        self._shown_at = self._clock()
 
     def on_resize(self) -> None:
         """Lay out for the width."""
@@ -69,7 +82,8 @@ class FirstRun(Screen[bool]):
 
     def action_go(self) -> None:
         """Enter."""
-        self.dismiss(True)
+        if self._clock() - self._shown_at >= ARM_AFTER_S:
+            self.dismiss(True)
 
     def action_leave(self) -> None:
         """Escape."""

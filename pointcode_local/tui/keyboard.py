@@ -74,13 +74,27 @@ def read_keys(descriptor: int, has_ended: Callable[[], bool], take: Callable[[Me
     """Read the terminal until `has_ended`. Bytes that are no UTF-8 come as U+FFFD: they end nothing."""
     parser = PasteParser()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    data = _typed_ahead(descriptor)
     while not has_ended():
-        if select.select([descriptor], [], [], TICK_S)[0]:
+        if not data and select.select([descriptor], [], [], TICK_S)[0]:
             data = os.read(descriptor, READ_BYTES)
             if not data:
                 return
-            text = decoder.decode(data)
-            for event in parser.feed(text) if text else ():
-                take(event)
+        text, data = decoder.decode(data), b""
+        for event in parser.feed(text) if text else ():
+            take(event)
         for event in parser.tick():
             take(event)
+
+
+def _typed_ahead(descriptor: int) -> bytes:
+    """What was typed before the program had the terminal.
+
+    Enter became a line feed on its way then, which is ctrl+j now that keys come as they are: a new line. Behind a
+    single line it is Enter again and sends it. Several lines may be a paste, which no mark tells from keys yet, and a
+    line of that could be a command: they stand in the field as they are.
+    """
+    data = b""
+    while select.select([descriptor], [], [], 0)[0] and (piece := os.read(descriptor, READ_BYTES)):
+        data += piece
+    return data[:-1] + b"\r" if 0 <= data.find(b"\n") == len(data) - 1 else data

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
+import termios
+import tty
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from textual.events import Key, Paste
 from textual.message import Message
 
-from pointcode_local.tui.keyboard import LOST_TICKS, PASTE_BEGINS, PASTE_ENDS, PasteParser
+from pointcode_local.tui.keyboard import LOST_TICKS, PASTE_BEGINS, PASTE_ENDS, PasteParser, read_keys
 from tests.app.openai_server import Reply, ScriptedServer
 from tests.app.program import Program
 from tests.app.pty_program import PtyProgram, session_of
@@ -62,6 +65,64 @@ def test_a_paste_whose_end_got_lost_does_not_keep_the_keys_for_ever() -> None:
     assert shown(parser.feed(f"{PASTE_BEGINS}half")) == []
     assert [name for _ in range(LOST_TICKS + 1) for name in shown(parser.tick())] == ["[half]"]
     assert shown(parser.feed("q")) == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("before", "keys"),
+    [
+        ("hi\r", "h i enter"),  # one line: Enter sends it
+        ("hi", "h i"),
+        ("a\rb\r", "a ctrl+j b ctrl+j"),  # perhaps a paste, a line of which could be a command
+        ("a\rb", "a ctrl+j b"),
+        ("\r", "enter"),
+        ("", ""),
+    ],
+)
+def test_enter_typed_before_the_program_has_the_terminal_is_enter_and_ctrl_j_is_a_key_later(
+    before: str, keys: str
+) -> None:
+    terminal, ours = pty.openpty()
+    os.write(terminal, before.encode())
+    tty.setraw(ours, termios.TCSANOW)
+    came: list[Message] = []
+
+    def take(event: Message) -> None:
+        came.append(event)
+        if len(came) == max(1, len(keys.split())):
+            os.write(terminal, b"\nz")
+
+    if not keys:
+        take(Key("begin", None))
+    read_keys(ours, lambda: "z" in shown(came), take)
+    os.close(terminal)
+    os.close(ours)
+    assert shown(came) == [*(keys.split() or ["begin"]), "ctrl+j", "z"]
+
+
+def test_a_line_typed_while_the_program_starts_is_sent(tmp_path: Path) -> None:
+    program = Program(tmp_path)
+    with ScriptedServer([Reply("THE-ANSWER")]) as server:
+        with PtyProgram(program, "--endpoint", server.url) as terminal:
+            terminal.send("typed ahead\r")  # the kernel makes a line of it: nobody has the terminal yet
+            terminal.wait_for("THE-ANSWER")
+            terminal.send("\x04")
+            assert terminal.wait() == 0
+        (asked,) = [m["content"] for m in server.requests[0]["messages"] if m["role"] == "user"]
+        assert asked.endswith("typed ahead")
+
+
+def test_lines_pasted_while_the_program_starts_stand_whole_in_the_field_and_run_nothing(tmp_path: Path) -> None:
+    program = Program(tmp_path)
+    with ScriptedServer([Reply("THE-ANSWER")]) as server:
+        with PtyProgram(program, "--endpoint", server.url) as terminal:
+            terminal.send("see\r!touch ran\r")
+            terminal.wait_for("context 0%")
+            terminal.send("end\r")
+            terminal.wait_for("THE-ANSWER")
+            terminal.send("\x04")
+            assert terminal.wait() == 0
+        (asked,) = [m["content"] for m in server.requests[0]["messages"] if m["role"] == "user"]
+        assert asked.endswith("see\n!touch ran\nend") and not (program.ws / "ran").exists()
 
 
 def test_pasted_control_characters_press_no_keys_and_odd_bytes_end_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pointcode_local.events import (
     Prompt,
     QuestionAsked,
     SetMode,
+    TurnStarted,
 )
 from pointcode_local.tui import FPS, app_class
 from pointcode_local.tui.app import PointcodeApp
@@ -128,6 +129,37 @@ async def test_at_completes_a_path_of_the_workspace(tmp_path: Path) -> None:
         await wait_for(app, pilot, lambda: bool(app._choices.choices))
         await pilot.press("tab")
         assert composer_text(app) == 'read @src/settings.py and @"my dir/a plan.txt" '
+
+
+def press_at_once(app: PointcodeApp, keys: str) -> None:
+    """Keys that come faster than the screen follows, then Enter."""
+    for character in keys:
+        app._composer.post_message(events.Key(character, character))
+    app._composer.post_message(events.Key("enter", "\r"))
+
+
+async def test_enter_behind_a_quickly_typed_command_runs_that_and_not_what_the_list_had_marked_before() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await type_text(pilot, "/")
+        await settle(app, pilot)
+        assert "› /help" in screen_text(app)
+        press_at_once(app, "mcp")
+        await settle(app, pilot)
+        assert "docs: running, 2 tools" in screen_text(app) and composer_text(app) == ""
+
+
+async def test_enter_behind_a_quickly_typed_path_sends_that_path(tmp_path: Path) -> None:
+    for name in ("a.md", "b.md"):
+        (tmp_path / name).write_text("x")
+    agent = ScriptedAgent([answer("Read.")])
+    app = make_app(host=ScriptedHost(agent, cwd=tmp_path))
+    async with app.run_test() as pilot:
+        await type_text(pilot, "read @")
+        await wait_for(app, pilot, lambda: bool(app._choices.choices))
+        press_at_once(app, "b.md")
+        await wait_for(app, pilot, lambda: bool(agent.played))
+        assert agent.played[0] == TurnStarted("read @b.md")
 
 
 async def test_a_large_paste_is_shown_as_a_chip_and_sent_in_full() -> None:

@@ -40,6 +40,7 @@ async def test_the_very_first_screen_says_what_was_found_and_what_will_be_fetche
     host = ScriptedHost(ScriptedAgent(), look=FIRST_LOOK)
     async with shown(host=host, idle=False) as (app, pilot):
         await check_screens(app, pilot, "first-run")
+        await arm(app, pilot)
         await pilot.press("enter")
         await wait_for(app, pilot, lambda: app.agent is not None)
         assert host.look_seen == 1
@@ -51,6 +52,10 @@ async def test_what_is_typed_over_the_first_screen_is_in_the_composer_behind_it(
         await wait_for(app, pilot, lambda: isinstance(app.screen, FirstRun))
         await type_text(pilot, "quit it?")
         app.screen.post_message(Paste(" yes"))
+        await pilot.press("enter")  # typed before anybody could read what is asked: it agrees to no download
+        await settle(app, pilot)
+        assert isinstance(app.screen, FirstRun)
+        await arm(app, pilot)
         await pilot.press("enter")
         await wait_for(app, pilot, lambda: app.agent is not None)
         assert composer_text(app) == "quit it? yes" and app.story.records == []
