@@ -37,7 +37,7 @@ START_S = 20.0  # for a server to start and name its tools
 STOP_S = 6.0
 MAX_TOOLS = 64  # of one server
 MAX_RESULT_CHARS = 200_000
-CLOSED = -32000  # the protocol's code of a connection that has ended
+CLOSED, CLOSED_TEXT = -32000, "Connection closed"  # what the client says itself; a server may use the code too
 MISSING = "the package mcp is not installed: pip install 'pointcode-local[mcp]'"
 
 
@@ -50,6 +50,7 @@ class Connection:
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
+        self._opening = asyncio.Lock()
         self._redactor = Redactor()
         self.state = "not started"
 
@@ -58,9 +59,9 @@ class Connection:
         client = await self._opened()
         with _as_tool_error(self.server.name):
             async with asyncio.timeout(START_S):
-                listed = (await client.list_tools()).tools
+                listed = await _all_tools(client)
         found: dict[str, Tool] = {}
-        for tool in listed[:MAX_TOOLS]:
+        for tool in listed:
             made = McpTool(self, tool.name, short(tool.description or tool.title), simplified(tool.input_schema))
             found.setdefault(made.name, cast(Tool, made))
         self.state = f"running, {len(found)} tools"
@@ -74,8 +75,8 @@ class Connection:
                 async with asyncio.timeout(self.server.timeout_s):
                     result = await client.call_tool(tool, dict(arguments))
         except ToolError as error:
-            if _is_end(error.__cause__):
-                await self.close()  # the next call starts it again
+            if _is_end(error.__cause__) and self._client is client:  # no other call has started it again
+                await self.close()  # the next call does
             raise
         text = as_text(cast(Sequence[Any], result.content), result.structured_content)
         await asyncio.to_thread(self._redactor.refresh, self._workspace)
@@ -93,6 +94,10 @@ class Connection:
                 await task
 
     async def _opened(self) -> Client:
+        async with self._opening:
+            return await self._open()
+
+    async def _open(self) -> Client:
         if self._client is not None and self._task is not None and not self._task.done():
             return self._client
         await self.close()
@@ -190,9 +195,22 @@ class _as_tool_error:
             raise ToolError(f"the MCP server {self._name!r} failed: {_reason(error)}") from error
 
 
+async def _all_tools(client: Client) -> list[Any]:
+    """The first MAX_TOOLS that a server names, page by page."""
+    page = await client.list_tools()
+    found = list[Any](page.tools)
+    while page.next_cursor and len(found) < MAX_TOOLS:
+        page = await client.list_tools(cursor=page.next_cursor)
+        found += page.tools
+    return found[:MAX_TOOLS]
+
+
 def _is_end(error: BaseException | None) -> bool:
-    """Has the connection ended? Any other failure is an answer of a server that goes on."""
-    return not isinstance(error, TimeoutError) and getattr(error, "code", CLOSED) == CLOSED
+    """Has the connection ended? An error with another code or text, or an answer that does not fit the protocol, comes
+    from a server that goes on."""
+    if isinstance(error, TimeoutError | ValueError):
+        return False
+    return getattr(error, "code", CLOSED) == CLOSED and getattr(error, "message", CLOSED_TEXT) == CLOSED_TEXT
 
 
 def _reason(error: BaseException) -> str:

@@ -30,6 +30,8 @@ def act(name, arguments):
         return [{"type": "text", "text": json.dumps(arguments)}], False
     if BEHAVIOUR == "die":
         os._exit(3)
+    if BEHAVIOUR == "unfit":
+        return "no list", False
     if BEHAVIOUR == "hang":
         Path("called").write_text(str(os.getpid()))
         sys.stdin.readline()  # never answers this call
@@ -84,7 +86,16 @@ def main():
             info = {"name": "stub", "version": "1"}
             result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
         elif method == "tools/list":
-            result = {"tools": TOOLS}
+            at = int(params.get("cursor", 0))
+            result = (
+                {"tools": TOOLS[at : at + 1], "nextCursor": str(at + 1)} if BEHAVIOUR == "pages" else {"tools": TOOLS}
+            )
+            if at + 1 == len(TOOLS):
+                del result["nextCursor"]
+        elif method == "tools/call" and BEHAVIOUR == "error" and params["name"] == "do":
+            answer = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32000, "message": "busy"}}
+            print(json.dumps(answer), flush=True)
+            continue
         elif method == "tools/call":
             content, is_error = act(params["name"], params.get("arguments") or {})
             result = {"content": content, "isError": is_error}

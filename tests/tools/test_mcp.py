@@ -105,6 +105,35 @@ async def test_a_server_that_dies_is_an_error_result_and_is_started_again(tmp_pa
         assert "back" in again.text and not again.is_error
 
 
+async def test_tools_that_come_in_pages_are_all_taken(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("pages"))
+        assert len(servers.tools) == 3
+        assert "x" in (await servers.call("mcp__stub__echo", text="x")).text
+
+
+@pytest.mark.parametrize(("behaviour", "told"), [("unfit", "valid list"), ("error", "busy")])
+async def test_a_wrong_answer_fails_its_call_and_the_server_goes_on(tmp_path: Path, behaviour: str, told: str) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub(behaviour))
+        running = servers.connections[0]._task
+        wrong, right = await asyncio.gather(
+            servers.call("mcp__stub__do"), servers.call("mcp__stub__echo", text="still here")
+        )
+        assert wrong.is_error and told in wrong.text
+        assert not right.is_error and "still here" in right.text
+        assert servers.connections[0]._task is running
+
+
+async def test_calls_at_the_same_time_start_a_dead_server_once(tmp_path: Path) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(stub("die"))
+        died = await asyncio.gather(*(servers.call("mcp__stub__do") for _ in range(3)))
+        assert all(result.is_error for result in died)
+        again = await asyncio.gather(*(servers.call("mcp__stub__echo", text=f"back {n}") for n in range(3)))
+        assert [f"back {n}" in result.text for n, result in enumerate(again)] == [True] * 3
+
+
 @pytest.mark.parametrize("command", ["no-such-program-anywhere", sys.executable])
 async def test_a_server_that_cannot_start_says_why_and_the_others_work(tmp_path: Path, command: str) -> None:
     broken = McpServer("broken", command=command, args=("-c", "raise SystemExit(5)"))
