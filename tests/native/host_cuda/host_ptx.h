@@ -89,7 +89,9 @@ struct MmaLane {
   uint32_t a[4], b[2];
 };
 inline void multiply(uint8_t (*slots)[host_cuda::kSlotBytes], uint32_t) {
-  float a[16][16], b[16][8], c[16][8];
+  using Row = float __attribute__((vector_size(32)));  // of b and c
+  float a[16][16];
+  Row b[16], c[16];
   for (int lane = 0; lane < 32; lane++) {
     MmaLane in;
     std::memcpy(&in, slots[lane], sizeof in);
@@ -106,8 +108,7 @@ inline void multiply(uint8_t (*slots)[host_cuda::kSlotBytes], uint32_t) {
     }
   }
   for (int m = 0; m < 16; m++)
-    for (int k = 0; k < 16; k++)
-      for (int n = 0; n < 8; n++) c[m][n] += a[m][k] * b[k][n];
+    for (int k = 0; k < 16; k++) c[m] += a[m][k] * b[k];
   for (int lane = 0; lane < 32; lane++) {
     const int g = lane >> 2, t = lane & 3;
     const float out[4] = {c[g][2 * t], c[g][2 * t + 1], c[g + 8][2 * t], c[g + 8][2 * t + 1]};
