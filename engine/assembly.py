@@ -18,7 +18,7 @@ from .control import ControlLimits
 from .control_parts import Prefill
 from .costs import H200_BYTES_PER_S, memory_bytes_per_s, step_bytes
 from .doctor import has_gpu_driver
-from .errors import BackendError
+from .errors import BackendUnavailable
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
 from .memo import Proofs
@@ -39,7 +39,7 @@ _SAMPLE_BYTES = 1 << 16
 
 
 def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EngineParts:
-    """The parts of an engine for a model that was opened; raises BackendError for a backend that cannot run here."""
+    """The parts of an engine for a model that was opened; raises BackendUnavailable where that backend cannot run."""
     config = files.config
     n_threads = options.n_threads or len(os.sched_getaffinity(0))
     context_tokens = min(config.max_positions, options.context_tokens or config.max_positions)
@@ -116,7 +116,7 @@ def _choose_backend(config: ModelConfig, wanted: str) -> str:
     if wanted == "cpu":
         return wanted
     if wanted not in ("auto", "megakernel", "torch"):
-        raise BackendError(f"the backend {wanted!r} is not known; use auto, megakernel, torch or cpu")
+        raise BackendUnavailable(f"the backend {wanted!r} is not known; use auto, megakernel, torch or cpu")
     if wanted == "auto" and not has_gpu_driver():
         return "cpu"
     with timed("import of torch"):

@@ -9,6 +9,7 @@ EngineError
 │   └── ContextOverflow   the prompt is longer than the context; carries both numbers
 ├── CapacityError         no pages or queue places left; worth retrying
 └── BackendError          the decode backend failed; the engine restarts it
+    ├── BackendUnavailable  this machine or build cannot run the backend that was asked for
     └── BarrierTimeout    a bounded wait expired; names processor, task, counter, seen, wanted
 """
 
@@ -52,6 +53,10 @@ class CapacityError(EngineError):
 
 class BackendError(EngineError):
     """The decode backend failed."""
+
+
+class BackendUnavailable(BackendError):
+    """This machine or build cannot run the backend that was asked for."""
 
 
 class BarrierTimeout(BackendError):

@@ -191,8 +191,8 @@ class Agent:
         try:
             self._add_context(prompt, first)
             await turn.play()
-            outcome: Outcome = "denied" if turn.denied else "done"
-            end = TurnFinished(outcome, turn.text, turn.n_calls)
+            outcome: Outcome = "denied" if turn.denied else "limit" if turn.gave_up else "done"
+            end = TurnFinished(outcome, turn.text, turn.n_calls, turn.gave_up or None)
         except asyncio.CancelledError:
             await turn.abandon()
             end = TurnFinished("cancelled", turn.text, turn.n_calls)

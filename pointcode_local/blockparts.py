@@ -70,7 +70,7 @@ def told(result: ToolFinished) -> str:
     return f"Denied: {result.denied}." if result.denied else result.text.strip()
 
 
-def summary(results: Sequence[ToolFinished]) -> str:
-    """What was done, from the last result of each file."""
+def summary(results: Sequence[ToolFinished], why_not: str = "") -> str:
+    """What was done, from the last result of each file; else that nothing was, and why."""
     last = {str(result.arguments.get("path", result.call_id)): told(result) for result in results}
-    return "\n".join(last.values()) or "Nothing was changed: the new text was the same as before."
+    return "\n".join(last.values()) or f"Nothing was changed: {why_not or 'the new text was the same as before'}."

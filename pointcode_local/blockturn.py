@@ -114,13 +114,18 @@ class BlockTurn(Turn):
         parts = {name: part_of(files.text(name) or "", text) for name in targets}
         for name in dict.fromkeys([*order.shown, *targets]):
             self._show_file(name, files.text(name), parts.get(name))
+        before = {name: fault_note(name, files.text(name) or "") for name in targets}
         done: list[ToolFinished] = []
+        problem = ""
         for name in targets:
-            done += await self._write(text, name, parts[name], files, is_only=len(targets) == 1)
+            results, problem = await self._write(text, name, parts[name], files, is_only=len(targets) == 1)
+            done += results
+            self.gave_up = problem or self.gave_up
             if self.denied:
                 break
-        left = [f"{fault}." for name in targets if done and (fault := fault_note(name, files.text(name) or ""))]
-        self._conclude_with("\n".join([summary(done), *left]))
+        left = {name: fault for name in targets if done and (fault := fault_note(name, files.text(name) or ""))}
+        self.gave_up = next((fault for name, fault in left.items() if not before[name]), self.gave_up)
+        self._conclude_with("\n".join([summary(done, problem), *(f"{fault}." for fault in left.values())]))
 
     def _show_file(self, name: str, text: str | None, part: Part | None = None) -> None:
         if text is None or (not text.strip() and part is not None):
@@ -138,25 +143,31 @@ class BlockTurn(Turn):
                 return message.content.startswith(shown_file(name, text), at)
         return False
 
-    async def _write(self, text: str, name: str, part: Part, files: Files, *, is_only: bool) -> list[ToolFinished]:
-        """One file, written anew by the model; a second try when it changed nothing or broke the syntax."""
+    async def _write(
+        self, text: str, name: str, part: Part, files: Files, *, is_only: bool
+    ) -> tuple[list[ToolFinished], str]:
+        """One file, written anew by the model; another try when it changed nothing or broke the syntax.
+
+        Also what was wrong when no tries were left; the same text as before is not: it may be as it should.
+        """
         results: list[ToolFinished] = []
-        hint = ""
+        hint = problem = ""
         self._sampling = self._core.sampling
         for attempt in range(TRIES):
-            result, hint = await self._attempt(text, name, part, files, hint)
+            result, hint, problem = await self._attempt(text, name, part, files, hint)
             results += [result] if result else []
             if not hint or self.denied or (result is None and not is_only):
                 break
             self._sampling = replace(SECOND_TRY, seed=attempt + 1)
             part = part_of(files.text(name) or "", text) if result else part
         self._sampling = self._core.sampling
-        return results
+        return results, problem
 
     async def _attempt(
         self, text: str, name: str, part: Part, files: Files, hint: str
-    ) -> tuple[ToolFinished | None, str]:
-        """The result of the call that came of it (None: no call), and what to tell the model before another try."""
+    ) -> tuple[ToolFinished | None, str, str]:
+        """The result of the call that came of it (None: no call), what to tell the model before another try, and what
+        to tell the person if there is none."""
         present, fence = files.text(name), fence_of(part.text, name)
         wanted = wanted_text(name, part, is_new=present is None)
         limit = (
@@ -166,16 +177,19 @@ class BlockTurn(Turn):
         body = block_body(reply.text)
         if body is None or reply.finish == "length":
             self._put_in_history(reply.text + f"\n{fence}", ())
-            return None, "That only repeats itself. " if reply.is_stuck else "That was cut: it is too long. "
+            if reply.is_stuck:
+                return None, "That only repeats itself. ", f"the model only repeated itself at {name}"
+            why = "was cut at the token limit" if reply.finish == "length" else "did not come"
+            return None, "That was cut: it is too long. ", f"the text of {name} {why}"
         call = call_of(name, body, part, present, text)
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
-            return None, f"That is the same text as before. {text}\n\n"
+            return None, f"That is the same text as before. {text}\n\n", ""
         (result,) = await self._run(reply, reply.text + f"\n{fence}", call)
         if result.is_error:
-            return result, f"{result.text}\n\n"
+            return result, f"{result.text}\n\n", f"{name} could not be written"
         problem = fault_note(name, files.text(name) or "")
-        return result, f"{problem}. Mend it. " if problem else ""
+        return result, f"{problem}. Mend it. " if problem else "", ""
 
     async def _rename(self, text: str, order: Order, files: Files) -> bool:
         """A renamed word, in all its places; False when it is not clear which."""
@@ -309,6 +323,7 @@ class BlockTurn(Turn):
         answer = without_markers(reply.text)
         if not answer.strip():
             answer = "I have no answer."
+            self.gave_up = "the model gave no answer: its reply was empty"
             self._core.emit(TextDelta(answer))
         return answer
 

@@ -40,8 +40,8 @@ commands:
   pointcode completion bash|zsh|fish          completions for a shell: source <(pointcode completion bash)
   pointcode help [COMMAND]                    the manual
 
-exit codes: 0 done, 1 error, 2 usage or configuration, 3 a needed permission was denied, 4 turn or token limit,
-75 temporary failure worth retrying, 130 cancelled
+exit codes: 0 done, 1 a failure, 2 usage or settings, 3 a call was refused, 4 a limit ended the turn or the model gave
+up, 75 a failure worth a retry, 130 stopped by a signal (`pointcode help` has more)
 """
 
 

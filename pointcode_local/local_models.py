@@ -12,7 +12,15 @@ from pathlib import Path
 
 from pointcode_local.config import Places, Settings
 from pointcode_local.engine import registry
-from pointcode_local.engine.errors import BackendError, CapacityError, DownloadError, EngineError, UnknownModel
+from pointcode_local.engine.errors import (
+    BackendError,
+    BackendUnavailable,
+    CapacityError,
+    DownloadError,
+    EngineError,
+    RequestError,
+    UnknownModel,
+)
 from pointcode_local.engine.types import ChatModel
 from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, EXIT_USAGE
 from pointcode_local.frontend import OnProgress, Progress
@@ -93,7 +101,7 @@ def run_command(options: argparse.Namespace, name: str) -> int:
 def exit_code_of(error: EngineError) -> int:
     """What a process ends with that the engine refused to serve."""
     match error:
-        case UnknownModel():
+        case UnknownModel() | RequestError() | BackendUnavailable():
             return EXIT_USAGE
         case CapacityError() | BackendError():
             return EXIT_TEMPORARY

@@ -7,19 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pointcode_local import __version__
+from pointcode_local.exits import EXIT_MEANINGS
 from pointcode_local.forms import Argument, Form
 from pointcode_local.settings_help import MEANINGS
 
 WIDTH = 100
-EXIT_STATUS = (
-    ("0", "done"),
-    ("1", "error"),
-    ("2", "the command line or the settings cannot be used"),
-    ("3", "a scripted run needed a permission that nobody could give"),
-    ("4", "the turn or token limit was reached"),
-    ("75", "a temporary failure that is worth a retry"),
-    ("130", "stopped by a signal"),
-)
+EXIT_STATUS = tuple((str(code), meaning) for code, meaning in EXIT_MEANINGS.items())
 ENVIRONMENT = (
     ("POINTCODE_HOME", "holds settings, sessions and models in one folder, instead of the XDG folders"),
     ("POINTCODE_MODEL, POINTCODE_ENDPOINT, POINTCODE_API_KEY", "settings of these names; flags go before them"),

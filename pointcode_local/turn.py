@@ -115,6 +115,7 @@ class Turn:
         self.n_calls = 0
         self.text = ""
         self.denied = False
+        self.gave_up = ""  # why the model did not do all of it, although the turn came to its end
 
     async def play(self) -> None:
         """Model calls and tool calls until an answer; raises Stop for every other end."""
@@ -333,7 +334,7 @@ class Turn:
             self.text = reply.text
             if was_length or kind == "cut":
                 raise Stop("limit", "the model's replies were cut at the token limit")
-            raise Stop("error", "the model gave no answer: its replies were empty")
+            raise Stop("limit", "the model gave no answer: its replies were empty")
         self._core.emit(ContextAdded("note", NOTES[kind]))
         return False
 

@@ -11,6 +11,7 @@ import pytest
 
 from pointcode_local.cli import forms
 from pointcode_local.config import Settings, shown_values
+from pointcode_local.exits import EXIT_MEANINGS
 from pointcode_local.settings_help import MEANINGS
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,13 @@ def test_every_setting_is_explained_with_its_default() -> None:
     rows = [f"| `{key}` | `{value}` | {MEANINGS[key]} |" for key, value, _ in shown_values(Settings())]
     assert [row for row in rows if row not in page] == []
     assert page.count("\n| `") == len(rows) == len(MEANINGS)
+
+
+def test_every_exit_code_is_explained() -> None:
+    page = (ROOT / "docs/scripted.md").read_text()
+    assert [line for line in page.splitlines() if re.match(r"\| \d", line)] == [
+        f"| {code} | {meaning} |" for code, meaning in EXIT_MEANINGS.items()
+    ]
 
 
 @pages

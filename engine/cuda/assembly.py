@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..control import ControlLimits, Prefill
-from ..errors import BackendError
+from ..errors import BackendError, BackendUnavailable
 from ..kv_cache import GROUPS, PAGE_TOKENS, KvCache, KvGeometry
 from ..memo import Proofs
 from ..models.config import ModelConfig
@@ -49,19 +49,19 @@ class GpuParts:
 
 
 def choose_backend(config: ModelConfig, wanted: str) -> str:
-    """`auto` becomes the best backend that can run here; raises BackendError when the wanted one cannot."""
+    """`auto` becomes the best backend that can run here; raises BackendUnavailable when the wanted one cannot."""
     if wanted in ("auto", "megakernel"):
         problem = megakernel_problem(config)
         if problem is None:
             return "megakernel"
         if wanted == "megakernel":
-            raise BackendError(f"the megakernel backend cannot run here: {problem}")
+            raise BackendUnavailable(f"the megakernel backend cannot run here: {problem}")
     if wanted in ("auto", "torch"):
         problem = torch_problem(config)
         if problem is None:
             return "torch"
         if wanted == "torch":
-            raise BackendError(f"the torch backend cannot run here: {problem}")
+            raise BackendUnavailable(f"the torch backend cannot run here: {problem}")
     return "cpu"
 
 

@@ -154,9 +154,9 @@ def test_an_empty_reply_is_asked_again_once(tmp_path: Path, reply: Any):
     assert "answer" in bench.last_messages[-1].content.lower()
 
 
-def test_two_empty_replies_end_the_turn_with_an_error(tmp_path: Path):
+def test_after_two_empty_replies_the_model_has_given_up(tmp_path: Path):
     end = end_of(Bench(tmp_path, ScriptedModel(say(""), say(""), say("late"))).play())
-    assert end.outcome == "error"
+    assert end.outcome == "limit"
     assert "empty" in (end.error or "")
 
 

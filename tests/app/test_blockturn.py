@@ -94,7 +94,7 @@ def test_a_reply_that_changes_nothing_gets_a_second_try(tmp_path: Path):
 
 
 def test_nothing_changed_is_said_so(tmp_path: Path):
-    _, answer, _ = play(tmp_path, "Fix a.py.", say("```\nprint(1)"), say("```\nprint(1)"), a_py="print(1)\n")
+    _, answer, _ = play(tmp_path, "Fix a.py.", *[say("```\nprint(1)")] * 3, a_py="print(1)\n")
     assert answer == "Nothing was changed: the new text was the same as before."
 
 
@@ -108,6 +108,38 @@ def test_a_fault_that_stays_is_told(tmp_path: Path):
     replies = [say("```\nprint(os.sep)")] * 3
     _, answer, _ = play(tmp_path, "Create a.py that prints the separator.", *replies)
     assert answer == "Created a.py (1 line).\na.py uses os but does not import it."
+
+
+CUT = say("```\nprint(1)\nprint(", reason="length")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "replies", "outcome", "why", "answer"),
+    [
+        ("Create a.py that prints 1.", [say("```\nprint(1)")], "done", None, "Created a.py (1 line)."),
+        (
+            "Create a.py that prints 1.",
+            [CUT] * 3,
+            "limit",
+            "the text of a.py was cut at the token limit",
+            "Nothing was changed: the text of a.py was cut at the token limit.",
+        ),
+        ("Create a.py that prints 1.", [say("```\nprint(1")] * 3, "limit", "a.py has a syntax error", "Created a.py"),
+        ("Create a.py that prints 1.", [CUT, CUT, say("```\nprint(1)")], "done", None, "Created a.py (1 line)."),
+        ("Fix b.py.", [say("```\nprint(1)")] * 3, "done", None, "Nothing was changed: the new text was the same"),
+        ("In c.py set y to 2.", [say("```\ny = 2\nx = (")] * 3, "done", None, "Edited c.py"),  # the fault was there
+        ("What is a list?", [say(" ")], "limit", "the model gave no answer", "I have no answer."),
+        ("Create a.py that prints 1. Then tell me what a list is.", [*[CUT] * 3, say("A row.")], "limit", "cut", ""),
+    ],
+)
+def test_a_turn_in_which_the_model_gave_up_is_not_done(
+    tmp_path: Path, prompt: str, replies: list[Step], outcome: str, why: str | None, answer: str
+):
+    _, events, _ = play_events(tmp_path, prompt, *replies, b_py="print(1)\n", c_py="y = 1\nx = (\n")
+    end = end_of(events)
+    assert end.outcome == outcome, end
+    assert end.error is None if why is None else why in (end.error or "")
+    assert answer in end.text
 
 
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):

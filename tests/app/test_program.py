@@ -16,6 +16,16 @@ from typing import Any
 
 import pytest
 
+from pointcode_local.engine.errors import (
+    BackendError,
+    BackendUnavailable,
+    CapacityError,
+    EngineError,
+    ModelError,
+    RequestError,
+    UnknownModel,
+)
+from pointcode_local.local_models import exit_code_of
 from tests.app.openai_server import Reply, ScriptedServer, tool
 from tests.app.program import Program
 
@@ -84,6 +94,8 @@ def _job_id(text: str) -> str:
         ([tool("write", path="x", content="y"), Reply("no")], "plan", 3, "denied"),
         ([Reply("bad", status=400)], "ask", 1, "error"),
         ([Reply("cut", finish="length")], "ask", 4, "limit"),
+        ([Reply(""), Reply("")], "ask", 4, "limit"),
+        ([*[tool("read", path="nothing")] * 9], "ask", 4, "limit"),
     ],
 )
 def test_exit_codes_and_outcomes(program: Program, steps: list[Reply], mode: str, code: int, outcome: str):
@@ -93,6 +105,27 @@ def test_exit_codes_and_outcomes(program: Program, steps: list[Reply], mode: str
     assert list(program.ws.iterdir()) == []
     if outcome != "done":
         assert outcome in done.stderr.decode().lower()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownModel("no such model"), 2),
+        (RequestError("that is no address"), 2),
+        (BackendUnavailable("no GPU"), 2),
+        (ModelError("damaged"), 1),
+        (CapacityError("full"), 75),
+        (BackendError("away"), 75),
+    ],
+)
+def test_what_keeps_a_model_from_opening_has_a_code_by_its_kind(error: EngineError, code: int):
+    assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize("endpoint", ["ftp://x", "http://[x"])
+def test_an_endpoint_that_is_no_address_is_wrong_usage(program: Program, endpoint: str):
+    done = program.run("-p", "x", "--endpoint", endpoint)
+    assert done.returncode == 2 and done.stdout == b"" and endpoint in done.stderr.decode()
 
 
 def test_a_server_that_keeps_breaking_off_is_worth_retrying_later(program: Program):
