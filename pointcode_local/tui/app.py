@@ -245,9 +245,8 @@ class PointcodeApp(App[int]):
 
     def show_engine(self) -> None:
         """The engine screen; what the memory gives is measured the first time, while nothing runs."""
-        self.push_screen(
-            EngineScreen(self._meter, self._look_at_engine, self._host.last_trace(), animate=self._is_live)
-        )
+        trace = self._host.last_trace()
+        self.push_screen(EngineScreen(self._meter, self._look_at_engine, trace, animate=self._is_live))
         self.run_worker(self._measure(), group="measure")
 
     async def _measure(self) -> None:
@@ -281,7 +280,7 @@ class PointcodeApp(App[int]):
             await panel.remove()
             self._composer.focus()
         if ask is not None and self._panel is None:
-            self._panel = make_panel(ask, self._clock, self.mode)
+            self._panel = make_panel(ask, self._clock, self.mode, lambda: self._composer.text)
             self._sending.ring()
             await self._bottom.mount(self._panel, before=self._choices)
             if self.screen is not self._bottom.screen:
@@ -304,6 +303,11 @@ class PointcodeApp(App[int]):
         """Once the message is sent or wiped out, the keys are for the open question again."""
         if self._panel is not None and self.focused is self._composer and not self._composer.text:
             self._panel.take_keys()
+
+    def on_composer_answer_wanted(self) -> None:
+        """Tab in the composer: the open question has the keys, whatever has been written."""
+        if self._panel is not None:
+            self._panel.take_keys(is_meant=True)
 
     # ------------------------------------------------------------------ actions
     def action_stop(self) -> None:
@@ -362,16 +366,13 @@ class PointcodeApp(App[int]):
 
     def action_page(self, direction: int) -> None:
         """Scroll by a screen: what lies over the conversation, else what is asked about, else the conversation."""
-        over = self.screen.query(VerticalScroll).first() if self.screen is not self._bottom.screen else None
+        over = self.screen is not self._bottom.screen and self.screen.query(VerticalScroll).first()
         target = over or (self._panel and self._panel.long_part) or self._transcript
         (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
 
     def action_to_edge(self, direction: int) -> None:
         """Go to the first mounted line, or to the end, which is then followed again."""
-        if direction < 0:
-            self._transcript.scroll_home(animate=False)
-        else:
-            self._transcript.anchor()
+        self._transcript.scroll_home(animate=False) if direction < 0 else self._transcript.anchor()
 
     def refresh_all(self, _: App[Any] | None = None) -> None:
         """Draw every line again: the terminal was somebody else's meanwhile."""

@@ -90,6 +90,9 @@ class Composer(TextArea):
             super().__init__()
             self.query = query
 
+    class AnswerWanted(Message):
+        """Tab, where it completes nothing: to the open question, if there is one."""
+
     def __init__(
         self,
         choices: Choices,
@@ -202,7 +205,7 @@ class Composer(TextArea):
             case "ctrl+r":
                 self._search_history()
             case "tab":
-                pass
+                self.post_message(self.AnswerWanted())
             case _:
                 return False
         return True

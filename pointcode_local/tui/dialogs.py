@@ -2,8 +2,9 @@
 
 Both take the keys from the composer. Keys typed before the panel could be read do not answer it: it is armed only
 `ARM_AFTER_S` after its first frame, and each early key starts that time again. Early letters go to the composer; a
-letter that is no answer later on gives the composer the keys too, so that no word of a message answers anything. The
-panel has them again when the message is sent or wiped out.
+letter that is no answer later on gives the composer the keys too, and so does every letter while a message is begun, so
+that no word of a message answers anything. The panel has the keys again when the message is sent or wiped out, or when
+tab, an arrow key or a click asks for it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from pointcode_local.diff import diff_title
-from pointcode_local.events import PermissionAsked, QuestionAsked
+from pointcode_local.events import FileDiff, PermissionAsked, QuestionAsked
 from pointcode_local.render import clip, one_line, plain, shortened, shown_lines
 from pointcode_local.tui.diffview import DiffView
 
 ARM_AFTER_S = 0.3
+HINT_MESSAGE_HAS_KEYS = "Your message has the keys; tab gives them to this question."
 ALL_EDITS = "all edits"  # the answer "yes", and the mode accept-edits
 MIN_CALL_LINES = 3  # 2 on a terminal of less than 20 lines
 MAX_REASON_CELLS = 160  # so that the answers stay in view
@@ -54,15 +56,25 @@ class EarlyKey(Message):
 class AskPanel(Vertical, can_focus=True):
     """A list of options chosen by arrow keys and Enter, by number, or by letter."""
 
-    def __init__(self, call_id: str, clock: Callable[[], float], options: list[tuple[str, str, str]]) -> None:
-        """`options`: (answer, key, label)."""
+    def __init__(
+        self,
+        call_id: str,
+        clock: Callable[[], float],
+        options: list[tuple[str, str, str]],
+        message: Callable[[], str] = str,
+    ) -> None:
+        """`options`: (answer, key, label); `message`: what stands in the composer."""
         super().__init__(classes="ask")
+        self._message = message
         self.call_id = call_id
         self._clock = clock
         self._options = options
         self._at = 0
         self._quiet_since: float | None = None  # None until the first frame was drawn
-        self._is_message_begun = False  # of early letters
+        self._is_meant = (
+            False  # a key or click asked for it: the next keys are for this panel whatever the composer holds
+        )
+        self._is_done = False  # answered, or the composer has the keys: what comes still is not for this panel
         self._list = Static("", classes="options", markup=False)
 
     def on_mount(self) -> None:
@@ -79,18 +91,30 @@ class AskPanel(Vertical, can_focus=True):
         """Show whether keys count now; called when they may have begun to."""
         self._draw()
 
-    def take_keys(self) -> None:
-        """Back from the composer."""
-        self._is_message_begun = False
+    def take_keys(self, *, is_meant: bool = False) -> None:
+        """Back from the composer; `is_meant`: by a key that asked for it."""
+        self._is_meant, self._is_done = is_meant, False
         self._quiet_since = self._clock()
         self.set_timer(ARM_AFTER_S, self.check_armed)
         self.focus()
         self._draw()
 
+    def on_click(self) -> None:
+        """A click is meant for what it hits."""
+        self.take_keys(is_meant=True)
+
     @property
     def is_armed(self) -> bool:
         """Whether keys count now."""
         return self._quiet_since is not None and self._clock() - self._quiet_since >= ARM_AFTER_S
+
+    @property
+    def is_message_begun(self) -> bool:
+        """Whether letters and Enter are rather meant for the message in the composer. An answer that was pressed too
+        early, perhaps again and again, is no message."""
+        begun = self._message().strip()
+        is_early_answer = len(set(begun)) == 1 and any(begun[0] == key for _, key, _ in self._options)
+        return bool(begun) and not is_early_answer and not self._is_meant
 
     def _draw(self) -> None:
         armed = self.is_armed
@@ -101,6 +125,8 @@ class AskPanel(Vertical, can_focus=True):
             lines.append(
                 Content.assemble(("› " if marked else "  ", style), (f"{key}  ", "$foreground 60%"), (label, style))
             )
+        if self.is_message_begun:
+            lines.append(Content(f"  {HINT_MESSAGE_HAS_KEYS}").stylize("$foreground 60%"))
         self._list.update(Content("\n").join(lines))
 
     def on_key(self, event: events.Key) -> None:
@@ -109,15 +135,21 @@ class AskPanel(Vertical, can_focus=True):
             return
         event.stop()
         event.prevent_default()
+        if self._is_done:
+            self._pass_on(event)
+            return
         if not self.is_armed:
             self._early(event)
             return
         match event.key:
+            case "tab":
+                self.take_keys(is_meant=True)
             case "up" | "down" if self._options:
                 self._at = (self._at + (1 if event.key == "down" else -1)) % len(self._options)
+                self._is_meant = True
                 self._draw()
-            case "enter" if self._is_message_begun:
-                self.post_message(EarlyKey("", and_all_others=True))  # it is the message that this was meant for
+            case "enter" if self.is_message_begun:
+                self._give_keys("")  # it is the message that this was meant for
             case "enter" if self._options:
                 self._choose(self._options[self._at][0])
             case _:
@@ -135,26 +167,37 @@ class AskPanel(Vertical, can_focus=True):
     def other_key(self, event: events.Key) -> None:
         """An option by its letter; with any other one a message begins."""
         for answer, key, _ in self._options:
-            if event.character == key:
+            if event.character == key and not self.is_message_begun:
                 self._choose(answer)
                 return
         if event.is_printable and event.character:
-            self.post_message(EarlyKey(event.character, and_all_others=True))
+            self._give_keys(event.character)
+
+    def _give_keys(self, character: str) -> None:
+        """To the composer, with those that are on their way already."""
+        self._is_done = True
+        self.post_message(EarlyKey(character, and_all_others=True))
+
+    def _pass_on(self, event: events.Key) -> None:
+        if event.is_printable and event.character:
+            self.post_message(EarlyKey(event.character))
 
     def _early(self, event: events.Key) -> None:
         if self._quiet_since is not None:
             self._quiet_since = self._clock()
             self.set_timer(ARM_AFTER_S, self.check_armed)
-        if event.is_printable and event.character:
-            self._is_message_begun = True
-            self.post_message(EarlyKey(event.character))
+        self._pass_on(event)
 
     def _choose(self, answer: str) -> None:
+        self._is_done = True
         self.post_message(Answered(self.call_id, answer))
 
 
 class CallView(VerticalScroll, can_focus=False):
-    """What is asked about. It is as high as the rest of the panel leaves it, so that the answers are always in view."""
+    """What is asked about. It is as high as the rest of the panel leaves it, so that the answers are always in view; of
+    a diff that has no room the first change is in view, not the lines above it."""
+
+    _is_placed = False
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Its lines, or what 70 % of the terminal leave beside the frame (2), its margins (2) and the other parts."""
@@ -165,7 +208,17 @@ class CallView(VerticalScroll, can_focus=False):
 
     def on_resize(self) -> None:
         """Another part is in view."""
+        if not self._is_placed:
+            self._is_placed = True
+            self.call_after_refresh(self._place)
         self._tell_rest()
+
+    def _place(self) -> None:
+        diff = next(iter(self.query(DiffView)), None)
+        if diff is not None and self.max_scroll_y > 0 and self.scroll_y == 0:
+            has_room = self.size.height >= MIN_CALL_LINES + 1  # for a line above it
+            change = diff.virtual_region.y + diff.first_change(diff.size.width)
+            self.scroll_to(y=max(0, change - has_room), animate=False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Another part is in view."""
@@ -182,7 +235,7 @@ class CallView(VerticalScroll, can_focus=False):
 class PermissionPanel(AskPanel):
     """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores."""
 
-    def __init__(self, ask: PermissionAsked, clock: Callable[[], float], mode: str) -> None:
+    def __init__(self, ask: PermissionAsked, clock: Callable[[], float], mode: str, message: Callable[[], str]) -> None:
         options = [("once", "y", "Yes, this once")]
         if ask.diffs and mode == "ask":
             options.append((ALL_EDITS, "e", "Yes, and all later edits"))
@@ -190,27 +243,34 @@ class PermissionPanel(AskPanel):
             rule = clip(plain(ask.rule).replace("\n", "␊"), MAX_RULE_CELLS)  # a longer one is the command above
             options.append(("always", "a", f"Always allow  {rule}"))
         options.append(("deny", "n", "No, go on without (esc stops)"))
-        super().__init__(ask.call_id, clock, options)
+        super().__init__(ask.call_id, clock, options, message)
         self._ask = ask
 
     def compose(self) -> ComposeResult:
         """Title, call, reason, options."""
         ask = self._ask
         title = ask.name if "command" in ask.arguments else ask.title or ask.name  # the command itself stands below
-        yield Static(Content.assemble(("Allow  ", "bold $accent"), (one_line(title), "bold")), markup=False)
+        has_title = [one_line(title) == one_line(f"{ask.name} {diff.path}") for diff in ask.diffs] == [True]
+        about = f"  {_becomes(ask.diffs[0])}" if has_title else ""
+        heading = Content.assemble(("Allow  ", "bold $accent"), (one_line(title), "bold"), (about, "$foreground 60%"))
+        yield Static(heading, markup=False)
         with CallView(classes="call"):
-            if ask.diffs:
-                for diff in ask.diffs:
+            for diff in ask.diffs:
+                if not has_title:
                     yield Static(Content(diff_title(diff)), classes="path", markup=False)
-                    yield DiffView(diff)
-            else:
+                yield DiffView(diff)
+            if not ask.diffs:
                 yield Static(_call_text(ask), classes="arguments", markup=False)
-        if ask.reason:
+        if ask.reason and not (has_title and ask.reason == f"{ask.name} changes {ask.diffs[0].path}"):
             yield Static(
                 Content(f"Why it asks: {one_line(ask.reason, MAX_REASON_CELLS)}").stylize("$foreground 60%"),
                 markup=False,
             )
         yield self._list
+
+
+def _becomes(diff: FileDiff) -> str:
+    return "a new file" if diff.before is None else "deletes it" if diff.after is None else ""
 
 
 def _call_text(ask: PermissionAsked) -> Content:
@@ -230,9 +290,9 @@ def _call_text(ask: PermissionAsked) -> Content:
 class QuestionPanel(AskPanel):
     """The model's question: pick an option by number, or write an answer."""
 
-    def __init__(self, ask: QuestionAsked, clock: Callable[[], float]) -> None:
+    def __init__(self, ask: QuestionAsked, clock: Callable[[], float], message: Callable[[], str]) -> None:
         options = [(option, str(n), one_line(option)) for n, option in enumerate(ask.options[:9], 1)]
-        super().__init__(ask.call_id, clock, [*options, ("", "w", "Write an answer")] if options else [])
+        super().__init__(ask.call_id, clock, [*options, ("", "w", "Write an answer")] if options else [], message)
         self._ask = ask
         self._input = Input(placeholder="Your answer, then Enter", classes="free")
         self._input.cursor_blink = False
@@ -277,6 +337,10 @@ class QuestionPanel(AskPanel):
             self.post_message(Answered(self.call_id, event.value))
 
 
-def make_panel(ask: PermissionAsked | QuestionAsked, clock: Callable[[], float], mode: str) -> AskPanel:
-    """The panel for what the agent asks in this permission mode."""
-    return PermissionPanel(ask, clock, mode) if isinstance(ask, PermissionAsked) else QuestionPanel(ask, clock)
+def make_panel(
+    ask: PermissionAsked | QuestionAsked, clock: Callable[[], float], mode: str, message: Callable[[], str] = str
+) -> AskPanel:
+    """The panel for what the agent asks in this permission mode; `message` is what the person has written meanwhile."""
+    if isinstance(ask, PermissionAsked):
+        return PermissionPanel(ask, clock, mode, message)
+    return QuestionPanel(ask, clock, message)

@@ -29,6 +29,7 @@ class _Line:
     lead: int
     text: str
     goes_on: bool = False
+    is_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,12 @@ class DiffView(Widget):
         numbers = [n for row in self._rows for n in (row.old_no, row.new_no) if n is not None]
         self._digits = max(2, len(str(max(numbers, default=0))))
         self._laid_out: tuple[int, list[Strip], list[_Line]] = (0, [], [])
+        self._first_change = 0
+
+    def first_change(self, width: int) -> int:
+        """The screen line of the first changed row, laid out at `width`."""
+        self._strips(width)
+        return self._first_change
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         """All the width there is."""
@@ -124,6 +131,7 @@ class DiffView(Widget):
     def _strips(self, width: int) -> list[Strip]:
         if self._laid_out[0] != width:
             lines = self._lay_out(width)
+            self._first_change = next((y for y, line in enumerate(lines) if line.is_change), 0)
             self._laid_out = (width, [Strip(line.segments, width) for line in lines], lines)
         return self._laid_out[1]
 
@@ -156,10 +164,11 @@ class DiffView(Widget):
                     b = right[i] if i < len(right) else blank_right
                     segments = [*a.segments, divider, *b.segments]
                     left_chars = sum(len(segment.text) for segment in a.segments) + 1
+                    is_change = a.is_change or b.is_change
                     if new is None:  # a copy takes the new text where there is one
-                        lines.append(_Line(segments, a.lead, a.text, a.goes_on))
+                        lines.append(_Line(segments, a.lead, a.text, a.goes_on, is_change))
                     else:
-                        lines.append(_Line(segments, left_chars + b.lead, b.text, b.goes_on))
+                        lines.append(_Line(segments, left_chars + b.lead, b.text, b.goes_on, is_change))
         else:
             side = "both" if width >= 60 else "one"
             for row in self._rows:
@@ -199,7 +208,7 @@ class DiffView(Widget):
             line = [Segment(head, look.number if row.kind == "same" else look.number), *body]
             line.append(Segment(" " * (room - used), look.text))
             line = Segment.adjust_line_length(line, width, look.text)
-            lines.append(_Line(line, len(head), "".join(text for text, _ in pieces), goes_on=n > 0))
+            lines.append(_Line(line, len(head), "".join(text for text, _ in pieces), n > 0, row.kind != "same"))
         return lines
 
 

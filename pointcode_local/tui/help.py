@@ -20,6 +20,7 @@ SENDING: Pairs = (
     ("enter", "send; while a turn runs: wait for its end"),
     ("ctrl+s", "while a turn runs: tell the model before its next step"),
     ("esc", "stop the turn"),
+    ("tab", "answer the open question first"),
     ("ctrl+c twice, ctrl+d", "quit; the session is kept"),
     ("shift+tab", "next permission mode"),
 )

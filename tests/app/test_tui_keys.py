@@ -19,7 +19,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.tui import FPS, app_class
 from pointcode_local.tui.app import PointcodeApp
-from pointcode_local.tui.dialogs import ARM_AFTER_S
+from pointcode_local.tui.dialogs import ARM_AFTER_S, HINT_MESSAGE_HAS_KEYS
 from pointcode_local.tui.keyboard import PasteParser
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import (
@@ -205,7 +205,7 @@ async def test_each_early_key_starts_the_waiting_time_again() -> None:
     async with app.run_test() as pilot:
         await asked(app, pilot)
         clock.now += ARM_AFTER_S * 0.9
-        await pilot.press("x")
+        await pilot.press("y")
         clock.now += ARM_AFTER_S * 0.9
         await pilot.press("y")
         assert agent_of(app).sent == []
@@ -231,6 +231,61 @@ async def test_a_message_typed_while_the_panel_is_open_answers_nothing_and_is_qu
         await pilot.press("n")
         await idle(app, pilot)
         assert agent_of(app).sent[1] == Answer("ask1", "deny")
+
+
+async def test_no_letter_of_a_message_begun_before_the_panel_came_answers_it_but_tab_gives_it_the_keys() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await type_text(pilot, "please ")
+        await arm(app, pilot)
+        app._panel.check_armed()
+        await settle(app, pilot)
+        assert HINT_MESSAGE_HAS_KEYS in screen_text(app)
+        await type_text(pilot, "any")  # after a pause for thought
+        await settle(app, pilot)
+        assert composer_text(app) == "please any" and agent_of(app).sent == []
+        await pilot.press("tab")
+        await wait_for(app, pilot, lambda: app.focused is app._panel)
+        await arm(app, pilot)
+        await pilot.press("n")
+        await idle(app, pilot)
+        assert agent_of(app).sent == [Answer("ask1", "deny")] and composer_text(app) == "please any"
+
+
+async def test_letters_that_come_at_once_with_the_first_of_a_message_answer_nothing() -> None:
+    app = make_app([PERMISSION], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        for character in "what any":  # faster than the focus can move
+            app._panel.post_message(events.Key(character, character))
+        await settle(app, pilot)
+        assert composer_text(app) == "what any" and agent_of(app).sent == []
+
+
+async def test_what_comes_at_once_behind_an_answer_is_no_second_answer() -> None:
+    second = PermissionAsked("ask2", "shell", {"command": "ls"}, "shell ls", "", "shell(ls)")
+    app = make_app([PERMISSION, second], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        for character in "ya":
+            app._panel.post_message(events.Key(character, character))
+        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "ask2")
+        await settle(app, pilot)
+        assert agent_of(app).sent == [Answer("ask1", "once")]
+
+
+async def test_of_a_diff_without_room_the_first_change_is_in_view() -> None:
+    before = "".join(f"line {n}\n" for n in range(1, 40))
+    diff = FileDiff("a.py", before, before.replace("line 9\n", "line nine\n"))
+    ask = PermissionAsked("ask1", "edit", {"path": "a.py"}, "edit a.py", "edit changes a.py", "edit(a.py)", (diff,))
+    app = make_app([ask], prompt="go")
+    async with app.run_test(size=(80, 16)) as pilot:
+        await asked(app, pilot)
+        await settle(app, pilot)
+        assert "line nine" in screen_text(app) and "Why it asks" not in screen_text(app)
 
 
 async def test_a_message_that_is_wiped_out_gives_the_keys_back_to_the_panel() -> None:
