@@ -56,6 +56,7 @@ async def _serve(hosts: Hosts, fd_in: int, fd_out: int) -> int:
         await agent.close()
         if wire.end != "output":
             await wire.settle(LAST_ANSWERS_S)
+        await agent.close()  # what requests opened that came just before the end
     finally:
         restore()
         await connection.close()

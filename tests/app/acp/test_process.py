@@ -210,3 +210,15 @@ def test_it_starts_in_a_folder_that_is_gone_and_answers_what_came_before_the_end
     answers = {m["id"]: m for m in map(json.loads, done.stdout.splitlines())}
     assert set(answers) == {1, "x", None} and answers[None]["error"]["code"] == -32700
     assert answers[1]["result"]["protocolVersion"] == 1
+
+
+def test_a_session_that_is_asked_for_just_before_the_end_of_input_is_closed_too(program: Program):
+    new = {"id": "x", "method": "session/new", "params": {"cwd": str(program.ws), "mcpServers": []}}
+    lines = b"".join(json.dumps({"jsonrpc": "2.0", **m}).encode() + b"\n" for m in (HELLO, new))
+    with ScriptedServer([]) as server:
+        process = program.start("acp", "--endpoint", server.url, stdin=subprocess.PIPE, PYTHONDEVMODE="1")
+        out, err = process.communicate(lines, timeout=60)
+    assert process.returncode == 0
+    assert "result" in json.loads(out.splitlines()[1])
+    assert b"unclosed" not in err
+    assert list((program.state / "sessions").iterdir()) == []
