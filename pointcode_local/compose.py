@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +14,6 @@ from pointcode_local.engine.types import ChatModel
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import OnProgress, Progress
 from pointcode_local.policy import rule_problem
-from pointcode_local.render import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +99,3 @@ def models_to_choose(settings: Settings) -> tuple[str, ...]:
     from pointcode_local.local_models import known_models
 
     return known_models()
-
-
-def stderr_printer() -> Callable[[str], None]:
-    """Prints lines to stderr, inert, and goes on silently when nobody reads them."""
-
-    def show(text: str) -> None:
-        try:
-            print(plain(text), file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            return
-
-    return show

@@ -29,6 +29,7 @@ from pointcode_local.events import (
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_DENIED, EXIT_DONE, EXIT_ERROR, EXIT_LIMIT, EXIT_TEMPORARY
 from pointcode_local.records import to_line, to_record
 
+_ENDS = ("[exit code ", "[ended by signal ", "[timed out ")  # of the tool `shell`
 Format = Literal["text", "json", "stream-json"]
 EXIT_CODES: dict[Outcome, int] = {
     "done": EXIT_DONE,
@@ -48,6 +49,22 @@ class AgentLike(Protocol):
 
     def cancel(self) -> None:
         """Stop it."""
+        ...
+
+
+class Told(Protocol):
+    """What is told beside the result: see `waiting.StderrLines`."""
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+    def wait(self, text: str) -> None:
+        """A line that the next one replaces; "" takes it away."""
+        ...
+
+    def playing(self, event: AgentEvent) -> None:
+        """Show what the turn does."""
         ...
 
 
@@ -159,13 +176,20 @@ def describe(event: AgentEvent) -> str:
         case ToolFinished() if event.denied:
             return f"! {event.name} denied: {event.denied}"
         case ToolFinished() if event.is_error:
-            return f"! {event.name}: {event.text.strip().splitlines()[0][:200] if event.text.strip() else 'failed'}"
+            return f"! {event.name}: {_why(event.text)}"
         case CompactionStarted():
             return f"~ the context is nearly full ({event.context_tokens:,} tokens): shortening the conversation"
         case ErrorRaised():
             return f"error: {event.message}"
         case _:
             return ""
+
+
+def _why(text: str) -> str:
+    """The line of a failed call that says why: a command's end stands below what it printed."""
+    lines = text.strip().splitlines() or ["failed"]
+    end = next((line.strip("[]") for line in reversed(lines) if line.startswith(_ENDS)), lines[0])
+    return end[:200]
 
 
 def speed_line(usage: dict[str, Any]) -> str:
@@ -197,7 +221,7 @@ async def run_headless(
     session_id: str,
     output_format: Format,
     output: Output,
-    progress: Callable[[str], None],
+    told: Told,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
     """Play `prompt` and print; returns the exit code. SIGINT, SIGTERM and a reader that goes away cancel the turn."""
@@ -207,25 +231,28 @@ async def run_headless(
         async with aclosing(agent.run(prompt)) as events:
             async for event in events:
                 report.take(event)
+                if output_format != "stream-json":  # whose lines say more, perhaps on the same terminal
+                    told.playing(event)
                 if line := describe(event):
-                    progress(printable(line))
+                    told.line(printable(line))
                 if output_format == "stream-json" and not output.write(to_line(to_record(event))):
                     agent.cancel()
     finally:
         restore()
+    told.wait("")
     end = report.end
     if end is not None and end.outcome not in ("done", "error"):  # an error was told when it happened
-        progress(printable(f"{end.outcome}: {end.error or _hint(end.outcome)}"))
+        told.line(printable(f"{end.outcome}: {end.error or _hint(end.outcome)}"))
     result = report.result(now() - report.started_s)
     if speed := speed_line(result["usage"]):
-        progress(speed)
+        told.line(speed)
     if output_format == "text":
         text = _inert(str(result["result"])) if output.is_terminal else str(result["result"])
         output.write((text if text.endswith("\n") or not text else text + "\n").encode("utf-8", "replace"))
     else:
         output.write(to_line({"type": "result", **result} if output_format == "stream-json" else result))
     if output.closed:
-        progress(f"error: standard output was closed: {output.problem}")
+        told.line(f"error: standard output was closed: {output.problem}")
         return report.exit_code or EXIT_ERROR
     return report.exit_code
 

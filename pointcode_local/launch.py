@@ -9,14 +9,15 @@ import os
 import sys
 from pathlib import Path
 
-from pointcode_local.compose import Setup, prepare, stderr_printer
+from pointcode_local.compose import Setup, prepare
 from pointcode_local.config import find_places
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.exits import UsageError
-from pointcode_local.frontend import HostError, Progress
+from pointcode_local.frontend import HostError
 from pointcode_local.host import AppHost, SessionChoice
 from pointcode_local.local_models import exit_code_of
 from pointcode_local.piped import PipedInput, as_context, is_piped
+from pointcode_local.waiting import StderrLines
 
 
 def _choice(options: argparse.Namespace) -> SessionChoice:
@@ -52,13 +53,14 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
     from pointcode_local.headless import Output, run_headless
 
     assert isinstance(output, Output)
-    show = stderr_printer()
+    told = StderrLines()
+    show = told.line
     for note in setup.settings.ignored:
         show(f"pointcode: {note}")
     host = AppHost(setup, _choice(options), interactive=False)
     piped = PipedInput(0, must_come=options.reads_stdin) if options.print_prompt != "-" and is_piped(0) else None
     try:
-        agent = await host.open(lambda progress: _show_progress(progress))
+        agent = await host.open(told.opening)
         if piped is not None and (text := await piped.text(lambda why: show(f"pointcode: {why}"))).strip():
             host.attach("standard input", as_context(text))
         for problem in host.problems:
@@ -71,7 +73,7 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
             session_id=host.info.session_id,
             output_format=options.output_format,
             output=output,
-            progress=show,
+            told=told,
         )
     except HostError as error:
         raise UsageError(str(error)) from error
@@ -80,10 +82,6 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
         return exit_code_of(error)
     finally:
         await host.close()
-
-
-def _show_progress(progress: Progress) -> None:
-    logging.getLogger(__name__).info("%s %s/%s", progress.text, progress.done, progress.total)
 
 
 def _log_to(path: Path) -> None:

@@ -19,7 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from pointcode_local.agent import Agent
-from pointcode_local.compose import Setup, open_model, prepare, stderr_printer
+from pointcode_local.compose import Setup, open_model, prepare
 from pointcode_local.config import Places, Settings
 from pointcode_local.engine.types import ChatDelta, ChatModel, ChatRequest, SamplingParams
 from pointcode_local.exits import EXIT_DONE, UsageError
@@ -29,6 +29,7 @@ from pointcode_local.hosts import SharedModel
 from pointcode_local.turnbench.report import TaskRecord, record_of, summary, table
 from pointcode_local.turnbench.task import Task
 from pointcode_local.turnbench.tasks import FAMILIES
+from pointcode_local.waiting import StderrLines
 
 MAX_TURNS = 20
 TIMEOUT_S = 120.0
@@ -115,7 +116,7 @@ async def run_tasks(
     timeout_s: float = TIMEOUT_S,
 ) -> list[TaskRecord]:
     """All tasks one after the other, with a line of progress each on stderr."""
-    show = stderr_printer()
+    show = StderrLines().line
     records: list[TaskRecord] = []
     for family, task in chosen:
         record = await play_task(family, task, settings, places, model, timeout_s)
