@@ -17,13 +17,15 @@ from .state import ABORT, Served
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})  # some clients cut there
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 def event(value: object, name: str = "") -> bytes:
     """One event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode("utf-8", "replace")
+    data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS)
+    return f"{head}data: {data}\n\n".encode("utf-8", "replace")
 
 
 class ClientGone(Exception):

@@ -10,7 +10,7 @@ import pytest
 from pointcode_local.engine.chat_model import LocalChatModel
 from pointcode_local.engine.http import handler
 
-from .kit import HELLO, Asked
+from .kit import HELLO, Asked, events_of
 
 PATH = "/v1/completions"
 WARM = {"prompt": "Once upon a time", "temperature": 1.0, "seed": 3, "max_tokens": 30, "ignore_eos": True}
@@ -46,6 +46,14 @@ def test_the_prompt_is_echoed_when_that_is_asked_for(asked: Asked) -> None:
     plain = asked.post(PATH, **WARM)[1]["choices"][0]["text"]
     assert asked.post(PATH, **WARM, echo=True)[1]["choices"][0]["text"] == WARM["prompt"] + plain
     assert text_of(asked.stream(PATH, **WARM, echo=True)) == WARM["prompt"] + plain
+
+
+def test_an_event_is_one_line_also_for_clients_that_cut_at_other_line_breaks(asked: Asked) -> None:
+    prompt = "a\x85b\u2028c\u2029d\x0b\x0c\x1ce\r"
+    answer = asked.request("POST", PATH, json={"prompt": prompt, "echo": True, "stream": True, "max_tokens": 1})
+    lines = [line for line in answer.text.splitlines() if line and not line.startswith(":")]
+    assert all(line.startswith("data: ") for line in lines)
+    assert text_of(events_of("\n".join(lines))).startswith(prompt)
 
 
 def test_logprobs_have_an_entry_per_token(asked: Asked) -> None:
