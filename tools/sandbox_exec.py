@@ -1,7 +1,9 @@
 """Applies Landlock to itself and becomes the given command. Run as a script by `sandbox.py`; standard library only.
 
-argv: a JSON plan {"writable": [folder, …], "network": bool}, then the command. Exit 126 when confinement fails. With
-"probe": true it only tries to make a network namespace, and exits 0 when that works.
+argv: a JSON plan {"writable": [folder, …], "network": bool, "pinned": [folder, …], "read_only": [path, …],
+"links": [[link, file], …]}, then the command. Exit 126 when confinement fails. Where mounts can be made, those that are
+"pinned" cannot be renamed, those that are "read_only" not be changed, though they lie in writable folders, and in place
+of a file its link is seen. With "probe": "network" or "mounts" it only tries to make them, and exits 0 when that works.
 Structures and numbers are those of the kernel's include/uapi/linux/landlock.h.
 """
 
@@ -18,7 +20,11 @@ from typing import NoReturn
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PR_SET_NO_NEW_PRIVS = 38
 RULE_PATH_BENEATH = 1
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, MOUNT_ATTR_RDONLY = -100, 0x100, 1
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 # Access rights, by the ABI that brought them.
 WRITE_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
@@ -77,23 +83,65 @@ def allow_writes(ruleset: int, path: str, rights: int) -> None:
     os.close(descriptor)
 
 
+def unshare(namespaces: int) -> bool:
+    """Move into new namespaces, with a user namespace around them where that is needed; False where it is forbidden."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(namespaces) == 0:
+        return True
+    if libc.unshare(CLONE_NEWUSER | namespaces) != 0:
+        return False
+    try:
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write(text)
+    except OSError:
+        return False
+    return True
+
+
 def private_network() -> bool:
     """Move into a network namespace with nothing but a loopback; False where that is not permitted."""
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(CLONE_NEWNET) != 0:
-        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-            return False
-        try:
-            for name, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{user} {user} 1"),
-                ("gid_map", f"{group} {group} 1"),
-            ):
-                with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
-                    file.write(text)
-        except OSError:
-            return False
-    return raise_loopback()
+    return unshare(CLONE_NEWNET) and raise_loopback()
+
+
+def keep(pinned: list[str], read_only: list[str], links: list[tuple[str, str]]) -> bool:
+    """Mount these over themselves, in a mount namespace of its own; False where that is not permitted.
+
+    Landlock lets nobody mount or unmount afterwards. Its rights are those of the folders that the mounts lie in.
+    """
+    if not unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        return False
+    attributes = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+    for path in map(os.fsencode, (*pinned, *read_only)):
+        if libc.mount(path, path, None, MS_BIND | MS_REC, None) != 0 and os.path.lexists(path):
+            fail(f"{os.fsdecode(path)} cannot be kept: {os.strerror(ctypes.get_errno())}")
+    for path in filter(os.path.lexists, map(os.fsencode, read_only)):
+        call(MOUNT_SETATTR, AT_FDCWD, ctypes.c_char_p(path), 0, ctypes.c_char_p(attributes), len(attributes))
+    for link, file in links:
+        mount_link(os.fsencode(link), os.fsencode(file))
+    return True
+
+
+def can_keep() -> bool:
+    """Try it, on this very file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        link = f"{folder}/link"
+        os.symlink("nowhere", link)  # noqa: PTH211
+        return keep([], [os.path.dirname(__file__)], [(link, __file__)])  # noqa: PTH120
+
+
+def mount_link(link: bytes, file: bytes) -> None:
+    """Mount a symbolic link itself, not what it leads to, over a file."""
+    flags = OPEN_TREE_CLONE | AT_SYMLINK_NOFOLLOW
+    tree = call(OPEN_TREE, AT_FDCWD, ctypes.c_char_p(link), flags)
+    call(MOVE_MOUNT, tree, ctypes.c_char_p(b""), AT_FDCWD, ctypes.c_char_p(file), MOVE_MOUNT_F_EMPTY_PATH)
+    os.close(tree)
 
 
 def raise_loopback() -> bool:
@@ -109,12 +157,19 @@ def raise_loopback() -> bool:
 def main() -> None:
     """Confine, then execute."""
     plan, command = json.loads(sys.argv[1]), sys.argv[2:]
-    if plan.get("probe"):
-        sys.exit(0 if private_network() else 1)
+    match plan.get("probe"):
+        case "network":
+            sys.exit(0 if private_network() else 1)
+        case "mounts":
+            sys.exit(0 if can_keep() else 1)
+        case _:
+            pass
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if abi < 1:
         fail("Landlock is not available")
     rights = handled_rights(abi)
+    if plan["read_only"]:
+        keep(plan["pinned"], plan["read_only"], plan["links"])
     closed = plan["network"] or private_network()
     network = 0 if closed or abi < 4 else BIND_TCP | CONNECT_TCP
     scopes = SCOPE_SIGNAL | (0 if plan["network"] else SCOPE_ABSTRACT_SOCKET)

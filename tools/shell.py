@@ -14,6 +14,7 @@ from typing import Any
 
 from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .environment import command_environment
+from .kept_git import GitGuard
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
 from .processes import Process, start
 from .reaper import Reaper
@@ -38,6 +39,7 @@ class Job:
     process: Process
     blank: BlankedOutput | AsItIs
     started_s: float = 0.0  # by the clock of its `Jobs`
+    guard: GitGuard | None = None
     fresh: list[str] = field(default_factory=list[str])
     fresh_chars: int = 0
     lost_chars: int = 0
@@ -52,6 +54,11 @@ class Job:
             dropped = len(self.fresh.pop(0))
             self.fresh_chars -= dropped
             self.lost_chars += dropped
+
+    async def git_note(self) -> str:
+        """What of git's settings the command, which has ended, was not allowed to change; "" nothing."""
+        note = await asyncio.to_thread(self.guard.close) if self.guard is not None else ""
+        return f"\n{note}" if note else ""
 
     def last_line(self) -> str:
         """The last whole line that is not empty, or "". What is secret in it was blanked."""
@@ -70,7 +77,7 @@ class Jobs:
         self._clock = clock
         self._numbers = itertools.count(1)
         self._background: dict[str, Job] = {}
-        self._started: list[Process] = []
+        self._started: list[Job] = []
         self._redactor = Redactor()
         self._reaper = Reaper()
 
@@ -87,13 +94,20 @@ class Jobs:
             os.environ if self._environment is None else self._environment, workspace.root
         )
         policy: SandboxPolicy | None = context.sandbox
+        guard: GitGuard | None = None
         try:
-            line = wrapped([_shell(), "-c", "--", command], policy)
+            guard = await asyncio.to_thread(policy.guard) if policy is not None else None
+            line = wrapped([_shell(), "-c", "--", command], policy, guard)
             process = start(line, workspace.root, environment, number, self._reaper, text.feed)
         except (OSError, ValueError) as error:
+            if guard is not None:
+                guard.close()
             raise ToolError(f"the command could not be started: {error}") from error
-        job = Job(f"job-{number}", command, output, text, process, blank, self._clock())
-        self._started.append(process)
+        job = Job(f"job-{number}", command, output, text, process, blank, self._clock(), guard)
+        if guard is not None:
+            loop = asyncio.get_running_loop()
+            process.exited.add_done_callback(lambda _: loop.run_in_executor(None, guard.close))
+        self._started.append(job)
         return job
 
     def keep(self, job: Job) -> None:
@@ -130,10 +144,13 @@ class Jobs:
         """End everything that still runs."""
         if not self._started:
             return
-        for process in self._started:
-            process.kill_now()
-        self._started.clear()
+        for job in self._started:
+            job.process.kill_now()
         end_all(f"{self._reaper.mark}.")
+        for job in self._started:
+            if job.guard is not None:
+                job.guard.close()
+        self._started.clear()
         self._reaper.close()
 
 
@@ -196,9 +213,12 @@ class ShellTool(BaseTool):
         job.output.close()
         if code is None:
             return ToolResult(
-                _joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]"), True
+                _joined(shown, f"[timed out after {timeout_s} s and was ended; for servers use background=true]")
+                + await job.git_note(),
+                True,
             )
         note = confinement_note(context.sandbox, shown) if code != 0 else ""
+        note += await job.git_note()
         return ToolResult(_joined(shown, _ending(code)) + note, is_error=code != 0)
 
 
@@ -261,4 +281,4 @@ async def _news(job: Job) -> str:
     text = lost + "".join(job.fresh) + partial
     job.fresh, job.fresh_chars, job.lost_chars = [], 0, 0
     state = "[still running]" if not done else (_ending(code or 0) or "[exit code 0]")
-    return _joined(text, state)
+    return _joined(text, state) + (await job.git_note() if done else "")
