@@ -11,7 +11,7 @@ from pointcode_local.commandlines import known_programs
 from pointcode_local.events import ToolFinished
 from pointcode_local.header import with_head
 from pointcode_local.merge import as_edit, merged, with_stray_bytes
-from pointcode_local.shown_files import Part
+from pointcode_local.shown_files import Part, fault_note
 
 MAX_SHOWN_OUTPUT = 2000  # characters
 
@@ -23,6 +23,12 @@ def wanted_text(name: str, part: Part, *, is_new: bool) -> str:
         rest = " Keep all other lines." if len(part.text.split("\n")) > 2 else ""  # a line alone has no others
         return f"Write the whole file {name} with this change.{rest}"
     return f"Write lines {part.first + 1} to {part.last} of {name} again with this change. Keep all other lines."
+
+
+def until_stuck(name: str, body: str) -> str | None:
+    """The new file up to where the model only repeated itself; None when that is no file of its kind."""
+    whole = body[: body.rstrip("\n").rfind("\n") + 1]  # the last line is cut anywhere
+    return whole if whole.strip() and not fault_note(name, whole) else None
 
 
 def call_of(name: str, body: str, part: Part, present: str | None, order: str) -> tuple[str, dict[str, Any]] | None:
@@ -71,6 +77,8 @@ def told(result: ToolFinished) -> str:
 
 
 def summary(results: Sequence[ToolFinished], why_not: str = "") -> str:
-    """What was done, from the last result of each file; else that nothing was, and why."""
+    """What was done, from the last result of each file, as a list of several; else that nothing was, and why."""
     last = {str(result.arguments.get("path", result.call_id)): told(result) for result in results}
-    return "\n".join(last.values()) or f"Nothing was changed: {why_not or 'the new text was the same as before'}."
+    if len(last) > 1:
+        return "\n".join(f"- {one}" for one in last.values())
+    return "".join(last.values()) or f"Nothing was changed: {why_not or 'the new text was the same as before'}."

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pointcode_local.blockparts import call_of, command_pattern, summary, told, wanted_text, what_ran
+from pointcode_local.blockparts import call_of, command_pattern, summary, told, until_stuck, wanted_text, what_ran
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command
 from pointcode_local.context_files import mentions
@@ -59,6 +59,8 @@ _MISTAKE = re.compile(
 class BlockTurn(Turn):
     """Plays the steps of a prompt one by one."""
 
+    may_count = False
+
     def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
         super().__init__(core, number, prompt, later_steps)
         self._prompt = prompt
@@ -86,6 +88,9 @@ class BlockTurn(Turn):
         kind = order.kind if may_write else "question"
         if kind in ("change", "create") and is_about_failing_tests(text):
             order = await self._about_subject(order, text, files)
+        if kind != "command" and (no_text := files.no_text(order.shown)):
+            self._conclude_with(no_text)
+            return
         self._add_mentions(text, () if kind == "command" else (*order.shown, *order.targets))
         match kind:
             case "command":
@@ -156,7 +161,8 @@ class BlockTurn(Turn):
         for attempt in range(TRIES):
             result, hint, problem = await self._attempt(text, name, part, files, hint)
             results += [result] if result else []
-            if not hint or self.denied or (result is None and not is_only):
+            is_too_long = result is None and problem and attempt > 0  # twice: it takes minutes each time
+            if not hint or self.denied or is_too_long or (result is None and not is_only):
                 break
             self._sampling = replace(SECOND_TRY, seed=attempt + 1)
             part = part_of(files.text(name) or "", text) if result else part
@@ -175,7 +181,11 @@ class BlockTurn(Turn):
         )
         reply = await self._ask_for(f"{hint}{wanted}", f"{name}:\n{fence}{language(name)}\n", f"\n{fence}", limit)
         body = block_body(reply.text)
-        if body is None or reply.finish == "length":
+        if body is not None and reply.is_stuck and present is None:
+            body = until_stuck(name, body)
+        elif reply.finish == "length":
+            body = None
+        if body is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
             if reply.is_stuck:
                 return None, "That only repeats itself. ", f"the model only repeated itself at {name}"
@@ -185,7 +195,10 @@ class BlockTurn(Turn):
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
             return None, f"That is the same text as before. {text}\n\n", ""
-        (result,) = await self._run(reply, reply.text + f"\n{fence}", call)
+        said = f"{name}:\n{fence}{language(name)}\n{body}" if reply.is_stuck else f"{reply.text}\n"
+        (result,) = await self._run(reply, said + fence, call)
+        if reply.is_stuck:
+            self.gave_up = f"the model only repeated itself at the end of {name}"
         if result.is_error:
             return result, f"{result.text}\n\n", f"{name} could not be written"
         problem = fault_note(name, files.text(name) or "")

@@ -21,7 +21,7 @@ MAP_SHARE = 16  # the map takes at most this part of the room that is left
 _MENTION = re.compile(r"""(?<![A-Za-z0-9_@.+/-])@(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"'`]+))""")
 _LATIN = re.compile(r"[\x21-\x7e]+")
 _ENDS = ".,;:!?)]}。，、；：！？）】」』"
-_IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tiff", ".ico", ".heic"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tiff", ".ico", ".heic"})
 
 
 def rules(cwd: Path, home: Path | None = None) -> list[ContextAdded]:
@@ -88,26 +88,27 @@ def mentions(prompt: str, cwd: Path, may_read: Callable[[Path], bool]) -> list[C
     """The contents of files that the prompt mentions. Names of no file are words; what may not be read is said so."""
     out: list[ContextAdded] = []
     for written in mentioned_paths(prompt):
-        path = _existing(written, cwd)
+        name, path = _existing(written, cwd)
         if path is None:
             continue
         if not may_read(path):
-            out.append(ContextAdded(f"@{written}", f"[@{written} was not attached: reading it needs permission]"))
+            out.append(ContextAdded(f"@{name}", f"[@{name} was not attached: reading it needs permission]"))
             continue
-        out.append(ContextAdded(f"@{written}", _attachment(path, written)))
+        out.append(ContextAdded(f"@{name}", _attachment(path, name)))
     return out
 
 
-def _existing(written: str, cwd: Path) -> Path | None:
+def _existing(written: str, cwd: Path) -> tuple[str, Path | None]:
+    """What of the written name is one ("a.py?" ends a question), and its path."""
     latin = _LATIN.match(written)  # words may follow without a space, as in Chinese
     for name in (written, written.rstrip(_ENDS), latin.group().rstrip(_ENDS) if latin else ""):
         try:
             path = cwd / Path(name).expanduser()
             if name and path.exists():
-                return path
+                return name, path
         except (OSError, ValueError, RuntimeError):
             continue
-    return None
+    return written, None
 
 
 def _attachment(path: Path, written: str) -> str:
@@ -117,7 +118,7 @@ def _attachment(path: Path, written: str) -> str:
             return f"[@{written} is a folder]\n" + "\n".join(names[:200])
     except OSError as error:
         return f"[@{written} cannot be listed: {error.strerror}]"
-    if path.suffix.lower() in _IMAGE_SUFFIXES:
+    if path.suffix.lower() in IMAGE_SUFFIXES:
         return f"[@{written} is an image; this model reads text only]"
     try:
         data = read_regular(path, MAX_MENTION_BYTES + 1)

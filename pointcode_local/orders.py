@@ -25,6 +25,7 @@ _QUOTED_MENTION = re.compile(r"""@["']([^"'\n]+)["']""")  # @"a name with spaces
 _WORD = re.compile(r"[^\s\"'`,;:()<>{}|*]+")
 _POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
 _CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|(?<!\s)\s+and\s+(?:then\s+)?|\n")
+_CALLED = re.compile(r"\([^()\n]{0,200}\)")
 _IN = re.compile(r"^\W*(?:in|inside|at|to|for|of)\s+(?:the\s+)?(?:file\s+)?\S+\s+", re.IGNORECASE)
 _CREATE = re.compile(
     _POLITE + r"(?:add|create|generate|i need|i want|make|put|save|set up|start|write)\b", re.IGNORECASE
@@ -58,7 +59,11 @@ _COMMAND_QUESTION = re.compile(
     r"|\bwhat (?:does|do|is|will) .{1,40}\b(?:print|output)s?\b|\bsize of\b|\bwhich (?:version|python)\b",
     re.IGNORECASE,
 )
+_ADD = _POLITE + r"(?:add|append|implement|insert|put|write)"
+_TESTS = r"\s*(?:an?\s+|some\s+)?(?:unit\s+)?tests?(?:\s+(?:for|of)\s+\S+)?"
+_ADD_TEST = re.compile(rf"{_ADD}\s{_TESTS}\b", re.IGNORECASE)
 _RENAME = re.compile(_POLITE + r"rename\b.*\b(?:to|into|as)\b", re.IGNORECASE | re.DOTALL)
+_RENAMED = re.compile(_POLITE + r"rename\s+(?:the\s+)?@?(\S+)\s+(?:to|into|as)\s+(\S+)", re.IGNORECASE)
 _WANTS_ANSWER = re.compile(r"\?|\b(?:tell|show|say|explain|report|what|which|how many|why)\b", re.IGNORECASE)
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*(?:_test|\.test|\.spec)\.\w+)$|(?:^|/)tests?/")
 
@@ -111,27 +116,48 @@ def _looks_like_file(name: str) -> bool:
 def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, can_run: bool = True) -> Order:
     """What `text` asks for. `known`: the files there are; `changed`: those that earlier steps changed ("edit it")."""
     present, new = named_files(text, known)
-    clauses = [part.strip() for part in _CLAUSE.split(text) if part and part.strip()]
-    heads = [_IN.sub("", clause, 1) for clause in clauses]
+    heads = [_IN.sub("", clause, 1) for clause in _clauses(text)]
     creates = [bool(new and _CREATE.match(head) and not _COMMAND.match(head)) for head in heads]
-    commands = [can_run and _COMMAND.match(head) is not None for head in heads]
+    moves = _moves_a_file(heads, present, new)
+    commands = [can_run and (moves or _COMMAND.match(head) is not None) for head in heads]
+    receivers = [path for path in present if _receives(path, heads)]
     if any(creates) and not any(commands[: creates.index(True)]):
-        return Order("create", tuple(new), tuple(present))
+        return Order("create", (*receivers, *new), tuple(present))
     has_pasted = "\n" in text.strip()  # then the question is about that
-    if any(commands) or (can_run and not has_pasted and _COMMAND_QUESTION.search(text)):
+    if (
+        (can_run and _moves_a_file(heads, present, new))
+        or any(commands)
+        or (can_run and not has_pasted and _COMMAND_QUESTION.search(text))
+    ):
         return Order("command", (), tuple(present), wants_answer(text))
     orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
     is_about_last = _POINTS_BACK.search(text) or (orders_change and _PART.search(text))
-    targets = tuple(_without_tests(present)) or tuple(changed[-1:] if is_about_last else ())
+    is_for_tests = len([head for head in heads if _CHANGE.match(head)]) == 1 and any(map(_ADD_TEST.match, heads))
+    meant = [path for path in present if path in receivers or not (is_for_tests or is_test(path))]
+    targets = tuple(meant or present) or tuple(changed[-1:] if is_about_last else ())
     is_question = _ASK.match(text) is not None or text.rstrip().endswith("?")
     if any(_RENAME.match(head) for head in (text, *heads)):
         return Order("rename", targets, tuple(present) or targets)
     if is_question and _is_polite_order(heads):
         orders_change = True
     names_code = bool(identifiers(text) or proper_names(text))
-    if (orders_change and (targets or names_code)) or (present and not is_question):
+    says_something = len(text.split()) > len(present)  # more than names of files
+    if (orders_change and (targets or names_code)) or (present and says_something and not is_question):
         return Order("change", targets, tuple(present) or targets)
     return Order("question", (), tuple(present))
+
+
+def _moves_a_file(heads: Sequence[str], present: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether a file gets another name: "rename logo.png to icon.png"."""
+    found = (_RENAMED.match(head) for head in heads)
+    bases = {path.rpartition("/")[2] for path in present}
+    return any(m and m.group(1).rpartition("/")[2] in bases and m.group(2).rstrip(".!") in new for m in found)
+
+
+def _clauses(text: str) -> list[str]:
+    """The parts of an order; the commas of "f(a, b)" part nothing."""
+    whole = _CALLED.sub(lambda call: call.group().replace(" ", "\0"), text)
+    return [part.strip().replace("\0", " ") for part in _CLAUSE.split(whole) if part and part.strip()]
 
 
 def wants_answer(text: str) -> bool:
@@ -143,9 +169,13 @@ def _is_polite_order(heads: Sequence[str]) -> bool:
     return any(re.match(r"\W*(?:can|could|would|will) you\b", head, re.I) and _CHANGE.match(head) for head in heads)
 
 
-def _without_tests(paths: Sequence[str]) -> list[str]:
-    """The files that are no tests, where there are such."""
-    return [path for path in paths if not is_test(path)] or list(paths)
+def _receives(path: str, heads: Sequence[str]) -> bool:
+    """Whether something is to be added to this file: "add a function to a.py", "… with a test in test_a.py"."""
+    names = "|".join(re.escape(name) for name in (path, path.rpartition("/")[2]))
+    name = rf"(?:the\s+)?(?:file\s+|module\s+)?[@`\"'(]*(?:\./)?(?:{names})(?!\w)"
+    added = re.compile(rf"{_ADD}\b.*\b(?:to|into)\s+{name}", re.IGNORECASE | re.DOTALL)
+    tested = re.compile(rf"(?:{_ADD}\s|.*\bwith\s)?{_TESTS}\s+(?:in|to|into)\s+{name}", re.IGNORECASE | re.DOTALL)
+    return any(added.match(head) or (is_test(path) and tested.match(head)) for head in heads)
 
 
 def is_test(path: str) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_PERIOD = 200  # characters of what is said again and again
 ANSWER_WINDOW = 2_000  # characters that must be nothing else
+COUNTING_WINDOW = 1_600  # with numbers that only go up, in what a small model writes
 CALL_WINDOW = 16_000  # in a call's arguments, where tables and data may be monotonous
 KEPT_TIMES = 3  # repetitions that stay in the history, so that it does not teach the model to go on
 _CHECK_EVERY = 400
 _SAMPLE = 24
+_NUMBER = re.compile(r"\d+")
 
 
 class Repetition:
-    """Takes a text in pieces."""
+    """Takes a text in pieces. With `counts`, what differs in its numbers only is a repetition too."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, *, counts: bool = False) -> None:
         self._window = window
+        self._counts = counts
         self._tail = ""
         self._new = 0
 
@@ -26,8 +31,19 @@ class Repetition:
             return 0
         self._new = 0
         self._tail = self._tail[-self._window :]
-        period = _period(self._tail)
-        return len(self._tail) - KEPT_TIMES * period if period else 0
+        text = _NUMBER.sub("0", self._tail) if self._counts else self._tail
+        kept = KEPT_TIMES * _period(text)
+        return len(self._tail) - (_written_length(self._tail, kept) if self._counts else kept) if kept else 0
+
+
+def _written_length(text: str, n: int) -> int:
+    """How long the beginning of `text` is that has `n` characters where each number counts as one."""
+    more = 0
+    for number in _NUMBER.finditer(text):
+        if number.start() - more >= n:
+            break
+        more += len(number.group()) - 1
+    return n + more
 
 
 def _period(text: str) -> int:

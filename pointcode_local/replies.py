@@ -29,7 +29,7 @@ from pointcode_local.events import (
     TextDelta,
     ToolCallDelta,
 )
-from pointcode_local.repetition import ANSWER_WINDOW, CALL_WINDOW, Repetition
+from pointcode_local.repetition import ANSWER_WINDOW, CALL_WINDOW, COUNTING_WINDOW, Repetition
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class _Call:
 class Reply:
     """One reply as far as it has come. Call ids are unique in the conversation, whatever the model's server sent."""
 
-    def __init__(self, used_ids: set[str]) -> None:
+    def __init__(self, used_ids: set[str], *, may_count: bool = True) -> None:
+        """`may_count`: lines that differ in their numbers only are no repetition."""
         self._used_ids = used_ids
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -53,7 +54,8 @@ class Reply:
         self.error: str | None = None
         self.usage = Usage()
         self.is_stuck = False  # it said the same thing over and over, and was stopped
-        self._repeats = {"text": Repetition(ANSWER_WINDOW), "reasoning": Repetition(ANSWER_WINDOW)}
+        text = Repetition(ANSWER_WINDOW) if may_count else Repetition(COUNTING_WINDOW, counts=True)
+        self._repeats = {"text": text, "reasoning": Repetition(ANSWER_WINDOW)}
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from pointcode_local.context_files import IMAGE_SUFFIXES
 from pointcode_local.orders import is_test
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
@@ -62,6 +63,20 @@ class Files:
             return decode(data).text.replace("\r\n", "\n") if len(data) <= MAX_FILE_BYTES else None
         except (OSError, ToolError):
             return None
+
+    def no_text(self, names: Sequence[str]) -> str:
+        """Of files none of which can be shown: a sentence on each, for the person; "" when one can."""
+        told: list[str] = []
+        for name in names:
+            path = self._root / name
+            if not self._may_read(path) or self.text(name) is not None:
+                return ""
+            try:
+                n_bytes = path.stat().st_size
+            except OSError:
+                return ""
+            told.append(_no_text(name, n_bytes))
+        return "\n".join(told)
 
     def shown(self, name: str) -> str:
         """The file's text as it can be shown: bytes that are no characters as U+FFFD; "" where there is none."""
@@ -127,6 +142,14 @@ class Files:
     def readme(self) -> str:
         """The file that tells what the folder is; "" when there is none."""
         return next((name for name in self.names if name.lower().partition(".")[0] == "readme"), "")
+
+
+def _no_text(name: str, n_bytes: int) -> str:
+    if Path(name).suffix.lower() in IMAGE_SUFFIXES:
+        return f"{name} is an image ({n_bytes:,} bytes); this model reads text only."
+    if n_bytes > MAX_FILE_BYTES:
+        return f"{name} is too large to be read here ({n_bytes:,} bytes; at most {MAX_FILE_BYTES:,})."
+    return f"{name} is a binary file ({n_bytes:,} bytes); this model reads text only."
 
 
 def part_of(text: str, order: str) -> Part:

@@ -99,6 +99,8 @@ class Core:
 class Turn:
     """One prompt being worked on."""
 
+    may_count = True  # lines that differ in their numbers only are no repetition
+
     def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
         self._core = core
         self._number = number
@@ -208,7 +210,7 @@ class Turn:
     async def _read(self, request: ChatRequest) -> bool:
         """Read one reply; False when it must be asked for again."""
         core = self._core
-        self._reply = reply = Reply(core.conversation.used_ids())
+        self._reply = reply = Reply(core.conversation.used_ids(), may_count=self.may_count)
         runner = self._begin_runner()
         self.n_calls += 1
         try:

@@ -119,17 +119,17 @@ CUT = say("```\nprint(1)\nprint(", reason="length")
         ("Create a.py that prints 1.", [say("```\nprint(1)")], "done", None, "Created a.py (1 line)."),
         (
             "Create a.py that prints 1.",
-            [CUT] * 3,
+            [CUT] * 2,
             "limit",
             "the text of a.py was cut at the token limit",
             "Nothing was changed: the text of a.py was cut at the token limit.",
         ),
         ("Create a.py that prints 1.", [say("```\nprint(1")] * 3, "limit", "a.py has a syntax error", "Created a.py"),
-        ("Create a.py that prints 1.", [CUT, CUT, say("```\nprint(1)")], "done", None, "Created a.py (1 line)."),
+        ("Create a.py that prints 1.", [CUT, say("```\nprint(1)")], "done", None, "Created a.py (1 line)."),
         ("Fix b.py.", [say("```\nprint(1)")] * 3, "done", None, "Nothing was changed: the new text was the same"),
         ("In c.py set y to 2.", [say("```\ny = 2\nx = (")] * 3, "done", None, "Edited c.py"),  # the fault was there
         ("What is a list?", [say(" ")], "limit", "the model gave no answer", "I have no answer."),
-        ("Create a.py that prints 1. Then tell me what a list is.", [*[CUT] * 3, say("A row.")], "limit", "cut", ""),
+        ("Create a.py that prints 1. Then tell me what a list is.", [*[CUT] * 2, say("A row.")], "limit", "cut", ""),
     ],
 )
 def test_a_turn_in_which_the_model_gave_up_is_not_done(
@@ -140,6 +140,37 @@ def test_a_turn_in_which_the_model_gave_up_is_not_done(
     assert end.outcome == outcome, end
     assert end.error is None if why is None else why in (end.error or "")
     assert answer in end.text
+
+
+def test_a_new_file_in_which_the_model_begins_to_count_without_end_is_kept_up_to_there(tmp_path: Path):
+    lines = [f"    assert double({n}) == {2 * n}\n" for n in range(2000)]
+    _, events, _ = play_events(tmp_path, "Create test_a.py for double.", say("```\ndef test_double():\n", *lines))
+    text = (tmp_path / "ws/test_a.py").read_text()
+    assert text.startswith("def test_double():\n    assert double(0) == 0\n") and text.count("\n") < 40
+    assert text.splitlines()[-1] in "".join(lines)
+    end = end_of(events)
+    assert end.outcome == "limit" and "only repeated itself at the end of test_a.py" in (end.error or "")
+
+
+def test_what_is_asked_about_a_file_without_text_is_answered_without_the_model(tmp_path: Path):
+    root = tmp_path / "ws"
+    root.mkdir()
+    (root / "logo.png").write_bytes(b"\x89PNG\0")
+    for prompt in ("What is on @logo.png?", "@logo.png", "Make logo.png brighter"):
+        _, answer, _ = play(tmp_path, prompt)
+        assert answer == "logo.png is an image (5 bytes); this model reads text only."
+    (root / "a.bin").write_bytes(b"\0\1")
+    _, answer, _ = play(tmp_path, "What is in a.bin?", say("Bytes."))
+    assert answer == "a.bin is a binary file (2 bytes); this model reads text only." or answer == "Bytes."
+
+
+def test_a_function_and_its_test_are_written_into_the_two_files_that_are_named(tmp_path: Path):
+    function, test = "def f(a, b):\n    return a\n", "def test_f():\n    assert f(1, 2) == 1\n"
+    prompt = "Add a function f(a, b) to m.py with a test in test_m.py"
+    model, answer, _ = play(tmp_path, prompt, say(f"```\nx = 1\n\n\n{function}"), say(f"```\n{test}"), m_py="x = 1\n")
+    assert (tmp_path / "ws/m.py").read_text() == f"x = 1\n\n\n{function}"
+    assert (tmp_path / "ws/test_m.py").read_text() == test
+    assert answer == "- Edited m.py: 1 replacement, at line 1.\n- Created test_m.py (2 lines)."
 
 
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):

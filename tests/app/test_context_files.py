@@ -77,9 +77,9 @@ def test_mentioned_files_are_attached(tmp_path: Path):
     (tmp_path / "big.txt").write_text("line\n" * 40_000)
     prompt = 'Look at @a.txt, @"with space.txt" @d @p.png @b.bin @secret @nothing @big.txt.'
     found = {c.source: c.text for c in mentions(prompt, tmp_path, lambda path: path.name != "secret")}
-    assert "TEXT" in found["@a.txt,"] and "SPACE" in found["@with space.txt"]
+    assert "TEXT" in found["@a.txt"] and "SPACE" in found["@with space.txt"]
     assert "x.py" in found["@d"]
     assert "image" in found["@p.png"] and "binary" in found["@b.bin"]
     assert "HIDDEN" not in found["@secret"] and "permission" in found["@secret"]
     assert "@nothing" not in found
-    assert "cut after" in found["@big.txt."]
+    assert "cut after" in found["@big.txt"]

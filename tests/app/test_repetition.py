@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from pointcode_local.engine.types import ToolCallArguments, ToolCallBegun
 from pointcode_local.events import AssistantMessage, ToolFinished, UsageChanged
-from pointcode_local.repetition import ANSWER_WINDOW, MAX_PERIOD, Repetition
+from pointcode_local.repetition import ANSWER_WINDOW, COUNTING_WINDOW, MAX_PERIOD, Repetition
 from pointcode_local.turn import STUCK
 from tests.app.agents import Bench, end_of, of_type
 from tests.fakes import FakeTool, ScriptedModel, Step, say
 
 PROSE = "".join(f"Sentence {n} says something else than sentence {n - 1}. " for n in range(200))
+
+HEAD = "import unittest\n\n\nclass FTest(unittest.TestCase):\n    def test_f(self):\n"
 
 
 def fed(text: str, sizes: list[int]) -> int:
@@ -46,6 +48,22 @@ def test_any_endless_repetition_is_noticed(unit: str, sizes: list[int]) -> None:
 )
 def test_texts_that_go_on_are_left_alone(text: str) -> None:
     assert fed(text, [7]) == 0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 99), st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_counting_without_end_is_noticed_where_that_is_asked_for(first: int, step: int, sizes: list[int]) -> None:
+    lines = [f"    self.assertEqual(f({first + step * n}), {n})\n" for n in range(400)]
+    text, watch, at = HEAD + "".join(lines), Repetition(COUNTING_WINDOW, counts=True), 0
+    superfluous = 0
+    for turn in range(len(text)):
+        size = sizes[turn % len(sizes)]
+        if superfluous := watch.feed(text[at : at + size]):
+            at += size
+            break
+        at += size
+    assert 0 < superfluous < COUNTING_WINDOW
+    kept = text[:at][:-superfluous]
+    assert kept.startswith(HEAD) and kept.count("assertEqual") < 20
 
 
 def test_a_stuck_answer_ends_the_turn_and_does_not_stay_in_the_history(tmp_path: Path) -> None:
