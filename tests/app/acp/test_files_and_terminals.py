@@ -15,12 +15,36 @@ from pointcode_local.config import Settings
 from tests.app.acp.kit import Answer, EditorKit, Later, Message, Refused, permitting
 from tests.fakes import ScriptedModel, Step, call, say
 
-FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
+READS = {"fs": {"readTextFile": True, "writeTextFile": False}}
 ACCEPT = Settings(permission_mode="accept-edits")
 
 
-class Buffers:
+class Editor:
+    """What an editor offers; `kit` starts one with a model that takes some steps and says "ok"."""
+
+    capabilities: Message = {}
+
+    def answers(self) -> dict[str, Answer]:
+        return permitting()
+
+    def kit(
+        self,
+        folder: Path,
+        *steps: Step,
+        settings: Settings | None = None,
+        capabilities: Message | None = None,
+        answers: dict[str, Answer] | None = None,
+    ) -> EditorKit:
+        self.model = ScriptedModel(*steps, say("ok"))
+        all_answers = {**self.answers(), **(answers or {})}
+        offered = self.capabilities if capabilities is None else capabilities
+        return EditorKit(folder, self.model, settings=settings, capabilities=offered, answers=all_answers)
+
+
+class Buffers(Editor):
     """The editor's open files. What is not open is read from disk; what is written is saved."""
+
+    capabilities: Message = {"fs": {"readTextFile": True, "writeTextFile": True}}
 
     def __init__(self, **unsaved: str) -> None:
         self.unsaved = {name.replace("_", "."): text for name, text in unsaved.items()}
@@ -28,7 +52,7 @@ class Buffers:
         self.written: list[tuple[str, str]] = []
 
     def answers(self) -> dict[str, Answer]:
-        return {"fs/read_text_file": self._read, "fs/write_text_file": self._write, **permitting()}
+        return {"fs/read_text_file": self._read, "fs/write_text_file": self._write, **super().answers()}
 
     def _read(self, params: Message) -> Message:
         path = Path(params["path"])
@@ -56,10 +80,9 @@ async def test_the_model_reads_and_edits_what_is_not_saved_yet(tmp_path: Path):
     workspace(tmp_path, a_py="one\n")
     editor_files = Buffers(a_py="one\nTYPED = 1\n")
     edit = call("edit", path="a.py", edits=[{"old": "TYPED = 1", "new": "TYPED = 2"}])
-    model = ScriptedModel(call("read", path="a.py"), edit, say("ok"))
-    async with EditorKit(tmp_path, model, capabilities=FILES, answers=editor_files.answers()) as editor:
+    async with editor_files.kit(tmp_path, call("read", path="a.py"), edit) as editor:
         await editor.prompt(await editor.new())
-        assert "TYPED = 1" in str(model.requests[1].messages[-1].content)
+        assert "TYPED = 1" in str(editor_files.model.requests[1].messages[-1].content)
         assert editor_files.read == ["a.py"] * 3  # once for the read; for the edit's preview, and again when it runs
         (asked,) = [m for m in editor.asked if m["method"] == "session/request_permission"]
         diff = asked["params"]["toolCall"]["content"][0]
@@ -77,8 +100,7 @@ async def test_what_is_typed_while_the_person_is_asked_is_not_lost(tmp_path: Pat
         return permitting()["session/request_permission"](params)
 
     edit = call("edit", path="a.py", edits=[{"old": "two", "new": "2"}])
-    answers = {**editor_files.answers(), "session/request_permission": answer}
-    async with EditorKit(tmp_path, ScriptedModel(edit, say("ok")), capabilities=FILES, answers=answers) as editor:
+    async with editor_files.kit(tmp_path, edit, answers={"session/request_permission": answer}) as editor:
         await editor.prompt(await editor.new())
         assert (editor.ws / "a.py").read_text() == "one\nTYPED\n2\n"
 
@@ -86,14 +108,13 @@ async def test_what_is_typed_while_the_person_is_asked_is_not_lost(tmp_path: Pat
 async def test_a_linked_file_reaches_the_model_with_its_unsaved_changes(tmp_path: Path):
     workspace(tmp_path, a_py="one\n", b_py="saved\n", _env="KEY=1\n")
     editor_files = Buffers(a_py="one\nTYPED\n", _env="KEY=2\n")
-    model = ScriptedModel(say("ok"))
-    async with EditorKit(tmp_path, model, capabilities=FILES, answers=editor_files.answers()) as editor:
+    async with editor_files.kit(tmp_path) as editor:
         session = await editor.new()
         links = [
             {"type": "resource_link", "name": n, "uri": f"file://{editor.ws}/{n}"} for n in ("a.py", "b.py", ".env")
         ]
         await editor.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Compare"}, *links])
-        (seen,) = [m.content for m in model.requests[0].messages if m.role == "user"]
+        (seen,) = [m.content for m in editor_files.model.requests[0].messages if m.role == "user"]
         assert "[contents of a.py, as the editor shows it]\none\nTYPED\n" in seen
         assert "[contents of @b.py]\nsaved\n" in seen and "Compare a.py @b.py @.env" in seen
         assert "KEY=" not in seen and editor_files.read == ["a.py", "b.py"]
@@ -103,9 +124,7 @@ async def test_undo_brings_back_the_unsaved_text(tmp_path: Path):
     workspace(tmp_path, a_py="one\n")
     editor_files = Buffers(a_py="one\nTYPED\n")
     edit = call("edit", path="a.py", edits=[{"old": "one", "new": "1"}])
-    kit = EditorKit(tmp_path, ScriptedModel(edit, say("ok")), settings=ACCEPT, capabilities=FILES,
-                    answers=editor_files.answers())  # fmt: skip
-    async with kit as editor:
+    async with editor_files.kit(tmp_path, edit, settings=ACCEPT) as editor:
         session = await editor.new()
         await editor.prompt(session)
         assert (editor.ws / "a.py").read_text() == "1\nTYPED\n"
@@ -121,9 +140,7 @@ async def test_untouched_bytes_stay_whatever_the_editor_makes_of_line_ends(tmp_p
     workspace(tmp_path, a_txt=before)
     editor_files = Buffers()
     edit = call("edit", path="a.txt", edits=[{"old": "one", "new": "1"}])
-    kit = EditorKit(tmp_path, ScriptedModel(edit, say("ok")), settings=ACCEPT, capabilities=FILES,
-                    answers=editor_files.answers())  # fmt: skip
-    async with kit as editor:
+    async with editor_files.kit(tmp_path, edit, settings=ACCEPT) as editor:
         await editor.prompt(await editor.new())
         assert (editor.ws / "a.txt").read_bytes() == before.replace(b"one", b"1")
         is_text = b"\xe9" not in before
@@ -137,9 +154,7 @@ async def test_new_files_and_folders_go_through_the_editor_and_deletions_do_not(
         "*** Begin Patch\n*** Add File: sub/new.txt\n+new\n*** Delete File: old.txt\n"
         "*** Update File: a.txt\n@@\n-a\n+b\n*** End Patch\n"
     )
-    kit = EditorKit(tmp_path, ScriptedModel(call("patch", patch=patch), say("ok")), settings=ACCEPT,
-                    capabilities=FILES, answers=editor_files.answers())  # fmt: skip
-    async with kit as editor:
+    async with editor_files.kit(tmp_path, call("patch", patch=patch), settings=ACCEPT) as editor:
         await editor.prompt(await editor.new())
         assert editor.call()["status"] == "completed", editor.call()
         assert sorted(editor_files.written) == [("a.txt", "b\n"), ("new.txt", "new\n")]
@@ -160,10 +175,8 @@ async def test_a_refused_write_is_an_error_that_changes_nothing(tmp_path: Path):
         "*** Begin Patch\n*** Delete File: old.txt\n*** Update File: a.txt\n@@\n-a\n+A\n"
         "*** Update File: b.txt\n@@\n-b\n+B\n*** End Patch\n"
     )
-    answers = {**editor_files.answers(), "fs/write_text_file": write}
-    kit = EditorKit(tmp_path, ScriptedModel(call("patch", patch=patch), say("ok")), settings=ACCEPT,
-                    capabilities=FILES, answers=answers)  # fmt: skip
-    async with kit as editor:
+    answers: dict[str, Answer] = {"fs/write_text_file": write}
+    async with editor_files.kit(tmp_path, call("patch", patch=patch), settings=ACCEPT, answers=answers) as editor:
         await editor.prompt(await editor.new())
         assert editor.call()["status"] == "failed"
         assert "read-only buffer" in editor.call()["rawOutput"]["text"]
@@ -189,10 +202,8 @@ async def test_a_folder_that_is_swapped_for_a_link_is_not_written_through(tmp_pa
         return done
 
     patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-a\n+A\n*** Update File: d/f.txt\n@@\n-f\n+F\n*** End Patch\n"
-    answers = {**editor_files.answers(), "fs/write_text_file": write}
-    kit = EditorKit(tmp_path, ScriptedModel(call("patch", patch=patch), say("ok")), settings=ACCEPT,
-                    capabilities=FILES, answers=answers)  # fmt: skip
-    async with kit as editor:
+    answers: dict[str, Answer] = {"fs/write_text_file": write}
+    async with editor_files.kit(tmp_path, call("patch", patch=patch), settings=ACCEPT, answers=answers) as editor:
         await editor.prompt(await editor.new())
         assert editor.call()["status"] == "failed"
         told = editor.call()["rawOutput"]["text"]
@@ -206,20 +217,18 @@ async def test_an_editor_that_does_not_give_a_file_leaves_it_to_the_disk(tmp_pat
     def refuse(params: Message) -> Any:
         raise Refused("not in this project")
 
-    reads = {"fs": {"readTextFile": True, "writeTextFile": False}}
-    model = ScriptedModel(call("read", path="a.txt"), say("ok"))
-    async with EditorKit(tmp_path, model, capabilities=reads, answers={"fs/read_text_file": refuse}) as editor:
+    editor_files = Buffers()
+    answers: dict[str, Answer] = {"fs/read_text_file": refuse}
+    async with editor_files.kit(tmp_path, call("read", path="a.txt"), capabilities=READS, answers=answers) as editor:
         await editor.prompt(await editor.new())
-        assert "on disk" in str(model.requests[1].messages[-1].content)
+        assert "on disk" in str(editor_files.model.requests[1].messages[-1].content)
 
 
 async def test_unsaved_changes_are_never_overwritten_where_the_editor_cannot_write(tmp_path: Path):
     workspace(tmp_path, a_txt="one\n")
-    reads = {"fs": {"readTextFile": True, "writeTextFile": False}}
+    editor_files = Buffers(a_txt="one\nTYPED\n")
     edit = call("edit", path="a.txt", edits=[{"old": "one", "new": "1"}])
-    kit = EditorKit(tmp_path, ScriptedModel(edit, say("ok")), settings=ACCEPT, capabilities=reads,
-                    answers=Buffers(a_txt="one\nTYPED\n").answers())  # fmt: skip
-    async with kit as editor:
+    async with editor_files.kit(tmp_path, edit, settings=ACCEPT, capabilities=READS) as editor:
         await editor.prompt(await editor.new())
         assert "ask the user to save it first" in editor.call()["rawOutput"]["text"]
         assert (editor.ws / "a.txt").read_text() == "one\n"
@@ -233,9 +242,7 @@ async def test_rules_and_guards_are_ours_whatever_the_editor_offers(tmp_path: Pa
     editor_files = Buffers()
     steps: list[Step] = [call("read", path=p) for p in ("deny.txt", ".env", "../outside.txt", "link.txt")]
     rules = Settings(deny=("read(deny.txt)",))
-    answers = {**editor_files.answers(), **permitting("reject_once")}
-    kit = EditorKit(tmp_path, ScriptedModel(*steps, say("ok")), settings=rules, capabilities=FILES, answers=answers)
-    async with kit as editor:
+    async with editor_files.kit(tmp_path, *steps, settings=rules, answers=permitting("reject_once")) as editor:
         await editor.prompt(await editor.new())
         asked = [m for m in editor.asked if m["method"] == "session/request_permission"]
         assert len(asked) == 3  # the rule denies without asking
@@ -258,14 +265,15 @@ def test_a_changed_buffer_keeps_the_files_form():
 
 
 # ----------------------------------------------------------------------------------------------- terminals
-class Terminals:
+class Terminals(Editor):
     """Terminals that end with `output` and `status`; `status` None: they never end by themselves."""
+
+    capabilities: Message = {"terminal": True}
 
     def __init__(self, output: str, status: Message | None) -> None:
         self.output, self.status = output, status
         self.made: list[Message] = []
         self.log: list[str] = []
-        self.kit: EditorKit | None = None
 
     def answers(self) -> dict[str, Answer]:
         return {
@@ -274,7 +282,7 @@ class Terminals:
             "terminal/output": self._output,
             "terminal/kill": lambda _: self._note("kill"),
             "terminal/release": lambda _: self._note("release"),
-            **permitting(),
+            **super().answers(),
         }
 
     def _create(self, params: Message) -> Message:
@@ -300,8 +308,7 @@ def shell(command: str, **more: Any) -> Step:
 
 async def test_a_command_runs_in_a_terminal_of_the_editor(tmp_path: Path):
     terminals = Terminals("\x1b[31m10%\x1b[0m\r100%\n", {"exitCode": 3})
-    model = ScriptedModel(shell("make it"), say("ok"))
-    async with EditorKit(tmp_path, model, capabilities={"terminal": True}, answers=terminals.answers()) as editor:
+    async with terminals.kit(tmp_path, shell("make it")) as editor:
         session = await editor.new()
         await editor.prompt(session)
         (made,) = terminals.made
@@ -316,9 +323,7 @@ async def test_a_command_runs_in_a_terminal_of_the_editor(tmp_path: Path):
 
 async def test_a_denied_command_opens_no_terminal(tmp_path: Path):
     terminals = Terminals("", {"exitCode": 0})
-    answers = {**terminals.answers(), **permitting("reject_once")}
-    async with EditorKit(tmp_path, ScriptedModel(shell("make"), say("ok")), capabilities={"terminal": True},
-                         answers=answers) as editor:  # fmt: skip
+    async with terminals.kit(tmp_path, shell("make"), answers=permitting("reject_once")) as editor:
         await editor.prompt(await editor.new())
         assert terminals.made == []
 
@@ -326,16 +331,15 @@ async def test_a_denied_command_opens_no_terminal(tmp_path: Path):
 async def test_secrets_are_blanked_in_what_a_terminal_says(tmp_path: Path):
     workspace(tmp_path, _env="TOKEN=abcdef0123456789\n")
     terminals = Terminals("token abcdef0123456789\n", {"exitCode": 0})
-    model = ScriptedModel(shell("./show"), say("ok"))
-    async with EditorKit(tmp_path, model, capabilities={"terminal": True}, answers=terminals.answers()) as editor:
+    async with terminals.kit(tmp_path, shell("./show")) as editor:
         await editor.prompt(await editor.new())
-        assert "abcdef0123456789" not in str(model.requests[1].messages) and "[secret]" in str(model.requests[1])
+        seen = terminals.model.requests[1]
+        assert "abcdef0123456789" not in str(seen.messages) and "[secret]" in str(seen)
 
 
 async def test_cancel_ends_the_terminals_command_and_keeps_what_it_said(tmp_path: Path):
     terminals = Terminals("half way\n", None)
-    async with EditorKit(tmp_path, ScriptedModel(shell("make"), say("ok")), capabilities={"terminal": True},
-                         answers=terminals.answers()) as editor:  # fmt: skip
+    async with terminals.kit(tmp_path, shell("make")) as editor:
         session = await editor.new()
         running = editor.begin(session)
         await editor.until(lambda: any(m["method"] == "terminal/wait_for_exit" for m in editor.asked))
@@ -347,8 +351,7 @@ async def test_cancel_ends_the_terminals_command_and_keeps_what_it_said(tmp_path
 
 async def test_a_command_that_takes_too_long_is_ended(tmp_path: Path):
     terminals = Terminals("slow\n", None)
-    async with EditorKit(tmp_path, ScriptedModel(shell("make", timeout_s=1), say("ok")),
-                         capabilities={"terminal": True}, answers=terminals.answers()) as editor:  # fmt: skip
+    async with terminals.kit(tmp_path, shell("make", timeout_s=1)) as editor:
         await editor.prompt(await editor.new())
         assert "slow\n[timed out after 1 s" in editor.call()["rawOutput"]["text"]
         assert terminals.log == ["kill", "output", "release"]
@@ -357,7 +360,7 @@ async def test_a_command_that_takes_too_long_is_ended(tmp_path: Path):
 @pytest.mark.parametrize("case", ["background", "auto", "refused"])
 async def test_what_a_terminal_cannot_do_stays_with_our_own_shell(tmp_path: Path, case: str):
     terminals = Terminals("", {"exitCode": 0})
-    answers = terminals.answers()
+    answers: dict[str, Answer] = {}
     if case == "refused":
 
         def refuse(params: Message) -> Any:
@@ -366,8 +369,7 @@ async def test_what_a_terminal_cannot_do_stays_with_our_own_shell(tmp_path: Path
         answers["terminal/create"] = refuse
     mode = Settings(permission_mode="auto" if case == "auto" else "ask")
     step = shell("echo from our shell", **({"background": True} if case == "background" else {}))
-    async with EditorKit(tmp_path, ScriptedModel(step, say("ok")), settings=mode, capabilities={"terminal": True},
-                         answers=answers) as editor:  # fmt: skip
+    async with terminals.kit(tmp_path, step, settings=mode, answers=answers) as editor:
         await editor.prompt(await editor.new())
         assert terminals.made == []
         text = editor.call()["rawOutput"]["text"]
@@ -376,8 +378,7 @@ async def test_what_a_terminal_cannot_do_stays_with_our_own_shell(tmp_path: Path
 
 async def test_without_the_capability_nothing_of_the_editor_is_called(tmp_path: Path):
     workspace(tmp_path, a_txt="a\n")
-    model = ScriptedModel(call("read", path="a.txt"), shell("cat a.txt"), say("ok"))
-    async with EditorKit(tmp_path, model, answers=permitting()) as editor:
+    async with Editor().kit(tmp_path, call("read", path="a.txt"), shell("cat a.txt")) as editor:
         await editor.prompt(await editor.new())
         await asyncio.sleep(0)
         assert {m["method"] for m in editor.asked} <= {"session/request_permission"}
