@@ -73,29 +73,28 @@ def _clocks(schedule: Schedule) -> NDArray[np.int32]:
     """
     n, begins, ends = schedule.n_processors, schedule.offsets[:-1], schedule.offsets[1:]
     clocks = np.zeros((len(schedule.tasks), n), np.int32)
-    reached = np.zeros((schedule.n_counters + 1, n), np.int32)  # the last one is nobody's: of a task without a wait
-    arrived = np.zeros(schedule.n_counters + 1, np.int64)
+    reached = np.zeros(
+        (schedule.n_counters + 2, n), np.int32
+    )  # the last two: of tasks without a wait, without a signal
+    arrived = np.zeros(schedule.n_counters + 2, np.int64)
     waits, targets = schedule.tasks["wait_counter"], schedule.tasks["wait_target"]
     waits = np.where(waits < 0, schedule.n_counters, waits)
     targets = np.where(waits == schedule.n_counters, 0, targets)
-    signals = schedule.tasks["signal"]
+    signals = np.where(schedule.tasks["signal"] < 0, schedule.n_counters + 1, schedule.tasks["signal"])
     at = begins.astype(np.int64)
     while True:
-        live = np.flatnonzero(at < ends)
+        live = (at < ends).nonzero()[0]
         ready = live[(arrived[waits[at[live]]] >= targets[at[live]]).all(1)]
         if not ready.size:
             break
         tasks = at[ready]
         made = reached[waits[tasks]].max(1)
-        later = np.flatnonzero(tasks > begins[ready])
+        later = (tasks > begins[ready]).nonzero()[0]
         made[later] = np.maximum(made[later], clocks[tasks[later] - 1])
         made[np.arange(len(ready)), ready] = tasks - begins[ready] + 1
         clocks[tasks] = made
-        for counter in np.unique(signals[tasks]):
-            if counter >= 0:
-                who = signals[tasks] == counter
-                arrived[counter] += np.count_nonzero(who)
-                reached[counter] = np.maximum(reached[counter], made[who].max(0))
+        np.add.at(arrived, signals[tasks], 1)
+        np.maximum.at(reached, signals[tasks], made)
         at[ready] += 1
     if live.size:
         p, task = int(live[0]), int(at[live[0]])
@@ -116,8 +115,9 @@ class _Spans:
         self._parts: list[NDArray[np.int64]] = []
 
     def add(self, tasks: NDArray[np.int64], access: Access) -> None:
-        columns = (tasks, access.lo, access.hi, int(access.shared))
-        self._parts.append(np.stack([np.broadcast_to(column, len(tasks)) for column in columns]).astype(np.int64))
+        part = np.empty((4, len(tasks)), np.int64)
+        part[0], part[1], part[2], part[3] = tasks, access.lo, access.hi, access.shared
+        self._parts.append(part)
 
     def table(self) -> NDArray[np.int64]:
         """(4, n): task, lo, hi, shared."""
@@ -156,7 +156,7 @@ def _exclusive(writes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _check_repeats(plan: ModelPlan, schedule: Schedule, touched: Touched) -> None:
     for use in touched.values():
         tasks, lo, hi, _ = _exclusive(use.writes)
-        for i in np.flatnonzero((lo[1:] == lo[:-1]) & (hi[1:] == hi[:-1])):
+        for i in ((lo[1:] == lo[:-1]) & (hi[1:] == hi[:-1])).nonzero()[0]:
             first, second = int(tasks[i]), int(tasks[i + 1])
             if _own(plan, schedule, first) == _own(plan, schedule, second):
                 raise ScheduleError(
@@ -174,7 +174,7 @@ def _own(plan: ModelPlan, schedule: Schedule, task: int) -> set[tuple[str, int, 
 
 def _check_writers(schedule: Schedule, what: str, writes: NDArray[np.int64]) -> None:
     tasks, lo, hi, _ = _exclusive(writes)
-    for i in np.flatnonzero(lo[1:] < hi[:-1]):
+    for i in (lo[1:] < hi[:-1]).nonzero()[0]:
         raise ScheduleError(
             f"{_name(schedule, int(tasks[i]))} and {_name(schedule, int(tasks[i + 1]))} both write {what} "
             f"at cell {int(lo[i + 1])}"
@@ -204,7 +204,7 @@ def _check_cover(schedule: Schedule, what: str, use: _Use) -> None:
     run = np.maximum(np.searchsorted(lo[starts], use.reads[1], "right") - 1, 0)
     end = np.append(starts[1:], len(lo))[run] - 1
     covered_to = np.where(lo[starts[run]] <= use.reads[1], np.maximum(reach[end], use.reads[1]), use.reads[1])
-    for i in np.flatnonzero((covered_to < use.reads[2]) & (use.reads[2] > use.reads[1])):
+    for i in ((covered_to < use.reads[2]) & (use.reads[2] > use.reads[1])).nonzero()[0]:
         task, cell = int(use.reads[0, i]), int(covered_to[i])
         raise ScheduleError(f"{_name(schedule, task)} reads {what} at cell {cell}, which no task writes")
 
@@ -240,7 +240,7 @@ def _unawaited(
     at, other = np.nonzero((theirs[0] < cells[1][:, None]) & (theirs[1] > cells[0][:, None]))
     wanted = np.zeros((cells.shape[1], clocks.shape[1]), np.int32)
     if at.size:
-        starts = np.flatnonzero(np.diff(at, prepend=-1))
+        starts = _is_new(at[None]).nonzero()[0]
         wanted[at[starts]] = np.maximum.reduceat(last[other], starts)
     for i in np.flatnonzero((clocks[later[0]] < wanted[which]).any(1)):
         task, at = int(later[0, i]), np.flatnonzero((earlier[1] < later[2, i]) & (earlier[2] > later[1, i]))
@@ -252,10 +252,17 @@ def _unique_cells(spans: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     """(2, m) different [lo, hi), and which of them each span has."""
     order = np.lexsort((spans[2], spans[1]))
     cells = spans[1:3, order]
-    is_new = np.append(True, (np.diff(cells) != 0).any(0))
+    is_new = _is_new(cells)
     which = np.empty(len(order), np.int64)
     which[order] = np.cumsum(is_new) - 1
     return cells[:, is_new], which
+
+
+def _is_new(columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,): which columns of (m, n) differ from the one before."""
+    new = np.ones(columns.shape[1], np.bool_)
+    np.any(columns[:, 1:] != columns[:, :-1], axis=0, out=new[1:])
+    return new
 
 
 def _name(schedule: Schedule, at: int) -> str:

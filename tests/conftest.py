@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from pathlib import Path
 
 # Modules that pytest rewrites (its plugins, hypothesis, the tests) are compiled once, not in every worker and run.
 sys.dont_write_bytecode = False
@@ -28,6 +29,23 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: one more than there are cores, because some tests wait: for a process, a time-out, the compiler."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker reads the files from another one on, so that each file is rewritten and compiled by one of them."""
+    config = session.config
+    if hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        files = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
+        worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+        first = len(files) * worker // workers
+        config.args = files[first:] + files[:first]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In one order, whatever was read first."""
+    items.sort(key=lambda item: item.path)
 
 
 @pytest.hookimpl(tryfirst=True)

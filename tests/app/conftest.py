@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import textual._wait
+from textual.css.stylesheet import Stylesheet
 
 from pointcode_local.tools.workspace import Workspace
 
@@ -12,6 +15,19 @@ from .permission_kit import made
 # How often Textual's pilot looks whether the process has become idle, after every key and in every pause: at its own 20
 # ms a third of the tests' time is spent asleep. Tests wait for what they mean (tui_kit), not for this.
 textual._wait.SLEEP_GRANULARITY = 0.004
+
+# Every app would parse the same style sheets with the same colours, twice: a tenth of the tests' time.
+_parse_rules, _parsed = Stylesheet._parse_rules, {}
+
+
+def _parse_once(sheet: Stylesheet, *css: Any, **more: Any) -> Any:
+    key = (css, *more.items(), *sheet._variables.items())
+    if key not in _parsed:
+        _parsed[key] = _parse_rules(sheet, *css, **more)
+    return _parsed[key]
+
+
+Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")
