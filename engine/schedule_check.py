@@ -73,9 +73,7 @@ def _clocks(schedule: Schedule) -> NDArray[np.int32]:
     """
     n, begins, ends = schedule.n_processors, schedule.offsets[:-1], schedule.offsets[1:]
     clocks = np.zeros((len(schedule.tasks), n), np.int32)
-    reached = np.zeros(
-        (schedule.n_counters + 2, n), np.int32
-    )  # the last two: of tasks without a wait, without a signal
+    reached = np.zeros((schedule.n_counters + 2, n), np.int32)  # the last two: of tasks that wait for or signal none
     arrived = np.zeros(schedule.n_counters + 2, np.int64)
     waits, targets = schedule.tasks["wait_counter"], schedule.tasks["wait_target"]
     waits = np.where(waits < 0, schedule.n_counters, waits)
