@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import gc
+import logging
 import os
 import sys
 from pathlib import Path
@@ -54,3 +55,7 @@ def pytest_runtestloop() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
+    # Before each part of a test pytest hands its handlers to every logger that does not pass records on: torch has 40.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
