@@ -101,8 +101,11 @@ class LocalChatModel:
         n_chars = sum(len(message.content) for message in request.messages)
         self.check_length(n_chars)
         if n_chars < _LONG_CHARS and len(request.messages) + len(request.tools) < _MANY:
-            return self.prompt_ids(request.messages, request.tools)
-        return await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
+            ids = self.prompt_ids(request.messages, request.tools)
+        else:
+            ids = await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
+        self.engine.check_length(len(ids))  # before the schemas of all the tools are looked at
+        return ids
 
     def check_length(self, n_chars: int) -> None:
         """Raises ContextOverflow for a text so long that it need not be tokenised to know that it does not fit."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ _LOG = logging.getLogger(__name__)
 _IDLE_WAIT_S = 5.0
 _MAX_SCHEMA_CHARS = 65_536  # compiling takes seconds from there on
 _RECENT = 32  # output tokens that a question holds at most (kMaxRecent)
+_REMEMBERED = 8  # grammars
 # One space, or a new line with its indent: without a bound a small model can write white space for ever.
 _JSON_WHITESPACE = {"whitespace_pattern": r"(\n {0,16}| )?"}
 
@@ -61,6 +63,7 @@ class GrammarFactory:
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._watches: dict[bytes, np.ndarray] = {}  # per trigger
+        self._matchers: OrderedDict[str, LLMatcher] = OrderedDict()  # per source, the one used last at the end
 
     def prepare(self) -> None:
         """Builds the tables of the vocabulary, so that no request waits for them.
@@ -71,19 +74,31 @@ class GrammarFactory:
 
     def compile(self, grammar: Grammar, stop_ids: Iterable[int]) -> GrammarState:
         """A fresh state; raises RequestError, with llguidance's message, for a grammar that is not valid."""
-        from llguidance import LLMatcher
-
-        source = _to_lark(grammar)
-        tokenizer = self._llg_tokenizer()
-        problem = LLMatcher.validate_grammar(source, tokenizer)
-        if problem:
-            raise RequestError(f"the grammar is not valid: {problem}")
+        begun = self._begun(_to_lark(grammar))
         trigger = grammar.trigger.encode()
         watch = self._watch(trigger) if trigger else None
-        state = GrammarState(grammar, watch, lambda: LLMatcher(tokenizer, source), self.tokens, stop_ids)
-        if problem := state.problem or (_first_problem(LLMatcher(tokenizer, source)) if trigger else ""):
+        state = GrammarState(grammar, watch, begun.deep_copy, self.tokens, stop_ids)
+        if problem := state.problem or (_first_problem(begun.deep_copy()) if trigger else ""):
             raise RequestError(f"the grammar cannot be used: {problem}")
         return state
+
+    def _begun(self, source: str) -> LLMatcher:
+        """A matcher at the beginning, to be copied: the turns of a conversation have the same tools."""
+        from llguidance import LLMatcher
+
+        with self._lock:
+            if source in self._matchers:
+                self._matchers.move_to_end(source)
+                return self._matchers[source]
+        tokenizer = self._llg_tokenizer()
+        if problem := LLMatcher.validate_grammar(source, tokenizer):
+            raise RequestError(f"the grammar is not valid: {problem}")
+        begun = LLMatcher(tokenizer, source)
+        with self._lock:
+            self._matchers[source] = begun
+            if len(self._matchers) > _REMEMBERED:
+                self._matchers.popitem(last=False)
+        return begun
 
     def problem_of(self, schema: Mapping[str, object]) -> str:
         """Why no text can be held to this JSON schema; "" when it can be."""

@@ -217,6 +217,15 @@ class Engine:
         """Why no output can be held to this JSON schema; "" when it can be. Takes milliseconds, or seconds."""
         return self._parts.grammars.problem_of(schema) if self._parts.grammars is not None else ""
 
+    def check_length(self, n_prompt: int) -> None:
+        """Raises ContextOverflow for a prompt of so many tokens that none can follow."""
+        if n_prompt >= self.context_tokens:
+            raise ContextOverflow(
+                f"the prompt has {n_prompt} tokens, but the context holds {self.context_tokens} with the answer",
+                prompt_tokens=n_prompt,
+                context_tokens=self.context_tokens,
+            )
+
     def check(self) -> None:
         """Raises AssertionError when the page books do not balance; only while no request is under way."""
         self._prefix.check()
@@ -225,12 +234,7 @@ class Engine:
         n_prompt = len(request.token_ids)
         if n_prompt == 0:
             raise RequestError("the prompt is empty")
-        if n_prompt >= self.context_tokens:
-            raise ContextOverflow(
-                f"the prompt has {n_prompt} tokens, but the context holds {self.context_tokens} with the answer",
-                prompt_tokens=n_prompt,
-                context_tokens=self.context_tokens,
-            )
+        self.check_length(n_prompt)
         if request.max_tokens < 1:
             raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}")
         bad = next((t for t in (*request.token_ids, *request.stop_ids) if not 0 <= t < self.vocab), None)

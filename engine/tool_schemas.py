@@ -12,7 +12,8 @@ from typing import Any, cast
 from .errors import RequestError
 from .types import ToolSpec
 
-_REMEMBERED = 256  # schemas
+_REMEMBERED = 256  # schemas; more where one request has more
+_TOGETHER = 64  # schemas that are tried as one: most of a trial's time is not the schema's
 _ANYTHING = {"type": "object", "additionalProperties": True}
 
 
@@ -31,15 +32,24 @@ class ToolSchemas:
     def held(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """The tools with schemas that can be held. Raises RequestError for a strict one that cannot; any thread."""
         with self._lock:
-            return tuple(replace(tool, parameters=self._schema_of(tool)) for tool in tools)
-
-    def _schema_of(self, tool: ToolSpec) -> Mapping[str, object]:
-        key = _key(tool)
-        if key not in self._held:
-            self._held[key] = self._checked(tool)
-            if len(self._held) > _REMEMBERED:
+            keys = [_key(tool) for tool in tools]
+            new = {key: tool for key, tool in zip(keys, tools, strict=True) if key not in self._held}
+            self._held |= self._checked_together(new)
+            for key in keys:
+                self._held.move_to_end(key)
+            while len(self._held) > max(_REMEMBERED, len(keys)):
                 self._held.popitem(last=False)
-        return self._held[key]
+            return tuple(replace(tool, parameters=self._held[key]) for key, tool in zip(keys, tools, strict=True))
+
+    def _checked_together(self, tools: Mapping[str, ToolSpec]) -> dict[str, Mapping[str, object]]:
+        """The schemas to hold the tools to, by the keys of `tools`."""
+        found: dict[str, Mapping[str, object]] = {}
+        plain = [key for key, tool in tools.items() if not tool.strict and '"$ref"' not in key]
+        for at in range(0, len(plain), _TOGETHER):
+            group = {key: tools[key].parameters for key in plain[at : at + _TOGETHER]}
+            if len(group) > 1 and not self._problem({"type": "object", "properties": group, "required": [*group]}):
+                found |= group
+        return found | {key: self._checked(tool) for key, tool in tools.items() if key not in found}
 
     def _checked(self, tool: ToolSpec) -> Mapping[str, object]:
         problem = self._problem(tool.parameters, is_lenient=not tool.strict)

@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
@@ -210,6 +211,18 @@ def test_a_conversation_longer_than_the_context_is_refused_with_its_numbers(mode
     with pytest.raises(ContextOverflow) as caught:
         ask(model, ChatRequest((Message("user", "word " * 5000),), max_tokens=5))
     assert caught.value.prompt_tokens > caught.value.context_tokens == model.context_tokens
+
+
+def test_more_tools_than_the_context_holds_are_refused_before_their_schemas_are_looked_at(
+    model: LocalChatModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(tools: object) -> NoReturn:
+        raise AssertionError(tools)
+
+    monkeypatch.setattr(model, "_schemas", SimpleNamespace(know=never, held=never))
+    many = tuple(replace(TOOLS[0], name=f"tool{n}") for n in range(600))
+    with pytest.raises(ContextOverflow, match=f"the context holds {model.context_tokens} with the answer"):
+        ask(model, ChatRequest(HELLO, many, max_tokens=5))
 
 
 def test_warming_puts_the_stable_prefix_into_the_cache(tmp_path: Path) -> None:

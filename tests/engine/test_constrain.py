@@ -71,6 +71,19 @@ def test_a_schema_holds_from_the_first_token_and_then_only_stop_ids_are_left(fac
     assert allowed(mask) == {b"<eos>"}
 
 
+def test_a_grammar_is_compiled_once_and_each_request_begins_at_its_beginning(factory: GrammarFactory) -> None:
+    grammar = Grammar("json_schema", SCHEMA.replace('"a"', '"once"'))
+    first = Writer(factory.compile(grammar, [EOS]))
+    (begun,) = [one for source, one in factory._matchers.items() if "once" in source]
+    assert allowed(first.mask(*b'{"')) == {b"o"}
+    assert allowed(factory.compile(grammar, [EOS]).start()[0]) == {b"{"}
+    assert allowed(first.mask(*b"once")) == {b'"'}
+    assert [one for source, one in factory._matchers.items() if "once" in source] == [begun]
+    for n in range(20):
+        factory.compile(Grammar("lark", f'start: "{n}"'), [EOS])
+    assert len(factory._matchers) <= 8
+
+
 def test_masks_along_a_draft_are_those_that_follow_when_it_is_right(factory: GrammarFactory) -> None:
     text = b'{"a": 12, "b": true}'
     for n_draft in range(8):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -71,3 +72,34 @@ def test_a_schema_is_looked_at_once() -> None:
     assert not schemas.know(tools)
     assert schemas.held(tools) == tuple(tools)
     assert schemas.know(tools) and len(seen) == 1
+
+
+def test_many_schemas_take_few_trials_and_none_when_they_come_again(factory: GrammarFactory) -> None:
+    n_trials = 0
+
+    def problem_of(schema: Mapping[str, object]) -> str:
+        nonlocal n_trials
+        n_trials += 1
+        return factory.problem_of(schema)
+
+    schemas = ToolSchemas(problem_of)
+    many = [tool({"type": "object", "properties": {f"a{n}": GOOD}}) for n in range(400)]
+    assert [held.parameters for held in schemas.held(many)] == [one.parameters for one in many]
+    assert n_trials <= 400 // 64 + 1
+    assert schemas.know(many)
+    schemas.held(many)
+    assert n_trials <= 400 // 64 + 1
+
+
+def test_one_schema_that_cannot_be_held_changes_none_of_the_many(factory: GrammarFactory) -> None:
+    many = [tool({"type": "object", "properties": {"good": GOOD, f"a{n}": GOOD}}) for n in range(100)]
+    many[70] = tool({"type": "object", "properties": {"good": GOOD, "bad": BAD[1]}})
+    held = [one.parameters for one in ToolSchemas(factory.problem_of).held(many)]
+    assert held[70] == {"type": "object", "properties": {"good": GOOD, "bad": {}}}
+    assert [*held[:70], *held[71:]] == [one.parameters for one in [*many[:70], *many[71:]]]
+
+
+def test_a_schema_with_references_of_its_own_is_looked_at_alone(factory: GrammarFactory) -> None:
+    own = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": GOOD}}
+    many = [tool({"type": "object", "properties": {f"a{n}": GOOD}}) for n in range(3)]
+    assert [one.parameters for one in ToolSchemas(factory.problem_of).held([*many, tool(own)])][-1] == own
