@@ -62,6 +62,11 @@ def what_ran(command: str, output: str) -> str:
     return f"Ran {shown}, which printed:\n{_output(output)}"
 
 
+def printed(output: str) -> str:
+    """The same where the command itself is in view already."""
+    return "It printed nothing." if output in ("(no output)", "[no output]") else f"It printed:\n{_output(output)}"
+
+
 def _output(text: str) -> str:
     shown = (
         text

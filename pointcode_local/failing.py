@@ -16,6 +16,8 @@ _BAD = re.compile(r"\bfail|\b(?:broken|red|pass)\b", re.IGNORECASE)
 _PYTHON = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
 _SCRIPT = re.compile(r"""(?:\bfrom|\bimport|\brequire\()\s*["'](\.[^"']+)["']""")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+_ERROR = re.compile(r"(?:E\s+)?[\w.]*(?:Error|Exception)\b.*|E\s+assert\b.*")
+_CHECK = re.compile(r"(?:>\s*)?(?:assert\b|self\.assert|expect\(|[\w.]+ ?= ?|[\w.]+\().*")
 _SCRIPTS = (".ts", ".tsx", ".js", ".jsx", ".mjs")
 
 
@@ -54,6 +56,16 @@ def _imported(test: str, body: str) -> Iterator[list[str]]:
     for written in _INCLUDE.findall(body):
         stem = posixpath.splitext(posixpath.normpath(posixpath.join(folder, written)))[0]
         yield [f"{base}{end}" for base in (stem, f"src/{posixpath.basename(stem)}") for end in (".c", ".cc", ".cpp")]
+
+
+def failed_check(output: str) -> tuple[str, str]:
+    """From what failing tests printed: the first line of code that failed, and its error; "" for what is not found."""
+    lines = [line.strip() for line in output.splitlines()]
+    at = next((n for n, line in enumerate(lines) if _ERROR.match(line)), None)
+    if at is None:
+        return "", ""
+    code = next((line for line in reversed(lines[max(0, at - 4) : at]) if _CHECK.match(line)), "")
+    return code.removeprefix(">").strip(), lines[at].removeprefix("E").strip()[:200]
 
 
 def blamed(output: str, names: Sequence[str], read: Callable[[str], str | None]) -> tuple[list[str], list[str]]:

@@ -37,12 +37,14 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines `first` (0-based) to `last` (exclusive) of a file, and their text with `\\n` endings."""
+    """Lines `first` (0-based) to `last` (exclusive) of a file, and their text with `\\n` endings; `head` begins the new
+    text too."""
 
     first: int
     last: int
     text: str
     is_whole: bool
+    head: str = ""
 
 
 class Files:

@@ -217,7 +217,7 @@ def test_no_answer_is_streamed_as_such(tmp_path: Path):
 def test_what_a_command_printed_is_streamed_after_the_sentence_about_it(tmp_path: Path):
     command, sentence = say("```sh\ncat a.txt"), say("It has 1 line.")
     _, events, _ = play_events(tmp_path, "How many lines does a.txt have?", command, sentence, a_txt="one\n")
-    assert streamed(events).endswith(end_of(events).text)
+    assert streamed(events).endswith("It has 1 line.\n\nIt printed:\n```\none\n```")
     assert streamed(events).count("It has 1 line.") == 1
 
 
@@ -294,6 +294,35 @@ def test_tests_are_run_what_failed_is_mended_and_they_are_run_again(tmp_path: Pa
     assert (tmp_path / "ws" / "cart.py").read_text() == CART.replace("1", "2")
     assert len(model.requests) == 1 and "FAILED cart.test.py::test_total" in str(model.requests[0].messages)
     assert end_of(events).text.splitlines()[-2:] == ["passed", "```"]
+
+
+SUM = "import x\n\n\ndef other():\n    return 1\n\n\ndef total(items):\n    return sum(p for p, n in items)\n"
+
+
+def test_only_the_function_that_the_failing_line_calls_is_written_anew_and_twice_if_need_be(tmp_path: Path):
+    check = "grep -q 'p \\* n' sum.py || { echo 'assert total([]) == 2'; echo AssertionError: 0; exit 1; }"
+    files = {"Makefile": f"test:\n\t@{check}\n", "sum_py": SUM}
+    files["sum_test_py"] = "from sum import total\n\n\ndef test_total():\n    assert total([]) == 2\n"
+    files["Makefile"] = files["Makefile"].replace("echo 'assert", "echo sum.test.py; echo 'assert")
+    head = "sum.py:\n```python\ndef total(items):\n"
+    replies = [
+        say(f"{head}    return sum(n * p for p, n in items)"),
+        say(f"{head}    return sum(p * n for p, n in items)"),
+    ]
+    model, events, _ = play_events(tmp_path, "Run the tests and fix what fails", *replies, **files)
+    assert (tmp_path / "ws" / "sum.py").read_text() == SUM.replace("sum(p for", "sum(p * n for")
+    assert [request.reply_prefix for request in model.requests] == [head, head]
+    assert "Make use of n." in str(model.requests[0].messages)
+    assert "`assert total([]) == 2` gives `AssertionError: 0`. I change sum.py." in end_of(events).text
+    assert end_of(events).outcome == "done"
+
+
+def test_what_still_fails_in_the_end_is_said_to_do_so(tmp_path: Path):
+    files = {"Makefile": "test:\n\t@echo FAILED cart.test.py; exit 1\n", "cart_py": CART, "cart_test_py": TEST_CART}
+    replies = [say(f"```python\n{CART.replace('1', n)}") for n in "23"]
+    _, events, _ = play_events(tmp_path, "Run the tests and fix what fails", *replies, **files)
+    end = end_of(events)
+    assert (end.outcome, end.error) == ("limit", "`make test` still fails")
 
 
 def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):

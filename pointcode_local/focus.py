@@ -1,0 +1,66 @@
+"""The one function of a file that a failing check calls: a small model that writes only that cannot spoil the rest."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Collection
+from pathlib import Path
+
+from pointcode_local.shown_files import Part
+from pointcode_local.tools.filetext import decode
+from pointcode_local.tools.languages import language_of
+from pointcode_local.tools.symbols import symbols_of
+from pointcode_local.tools.syntax import MAX_PARSED_BYTES
+
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_FUNCTIONS = ("function", "method")
+
+
+def called_names(code: str) -> list[str]:
+    """The names that a piece of code calls."""
+    return list(dict.fromkeys(_CALLED.findall(code)))
+
+
+def function_part(name: str, text: str, called: Collection[str]) -> Part | None:
+    """The lines of the file's only function or method with one of these names; None for none, or several.
+
+    `text` has `\\n` line endings.
+    """
+    language = language_of(Path(name))
+    lines = text.splitlines(keepends=True)
+    if (
+        language is None
+        or not called
+        or len(text) > MAX_PARSED_BYTES
+        or len(lines) != len(text.rstrip("\n").split("\n"))
+    ):
+        return None
+    symbols = symbols_of(decode(text.encode("utf-8", "replace")), language)
+    meant = [one for one in symbols if one.label in called and one.kind in _FUNCTIONS]
+    if len(meant) != 1:
+        return None
+    first, last = meant[0].first_line - 1, meant[0].last_line
+    return Part(first, last, "".join(lines[first:last]), is_whole=False, head=lines[first])
+
+
+def unused_names(code: str) -> list[str]:
+    """Names that a Python function takes or binds and never uses: what it forgets may be its fault."""
+    try:
+        tree = ast.parse(textwrap.dedent(code))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    bound: dict[str, None] = {}
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                bound[name] = None
+            case ast.Name(id=name):
+                used.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                used.update(names)
+            case _:
+                pass
+    return [name for name in bound if name not in used and name not in ("self", "cls") and not name.startswith("_")]
