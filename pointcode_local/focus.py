@@ -11,7 +11,7 @@ from pathlib import Path
 from pointcode_local.shown_files import Part
 from pointcode_local.tools.filetext import decode
 from pointcode_local.tools.languages import language_of
-from pointcode_local.tools.symbols import symbols_of
+from pointcode_local.tools.spans import symbols_of
 from pointcode_local.tools.syntax import MAX_PARSED_BYTES
 
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pointcode_local.tools.filetext import decode
 from pointcode_local.tools.languages import LANGUAGES
-from pointcode_local.tools.symbols import symbols_of
+from pointcode_local.tools.spans import symbols_of
 from pointcode_local.tools.syntax import faults, new_faults
 
 from .tool_kit import Bench
