@@ -33,7 +33,7 @@ def read_json_object(path: Path) -> dict[str, object]:
         parsed = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise ModelError(f"{path} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(parsed, dict):
         raise ModelError(f"{path}: expected a JSON object")

@@ -174,7 +174,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 def _parse_object(text: bytes, path: Path) -> dict[str, object]:
     try:
         parsed = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise ModelError(f"{path}: expected a JSON object")

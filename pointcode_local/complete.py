@@ -208,7 +208,7 @@ def _read_history(path: Path) -> Iterator[str]:
     for line in lines:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # damaged
             continue
         if isinstance(entry, str):
             yield entry

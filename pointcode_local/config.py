@@ -337,7 +337,7 @@ def trust(path: Path, places: Places) -> None:
 def _trusted(places: Places) -> dict[str, str]:
     try:
         known = json.loads(places.trust_file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}  # type: ignore[reportUnknownArgumentType]
 

@@ -84,7 +84,7 @@ def _reason(answer: Answer) -> str:
 def _verdict(output: bytes) -> tuple[str, str]:
     try:
         data = json.loads(output)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", ""
     if not isinstance(data, dict):
         return "", ""

@@ -113,7 +113,7 @@ class MapStore:
             found = cast(list[list[Any]], data["definitions"])
             shown = tuple(Shown(f, n, d, s, order) for order, (f, n, d, s) in enumerate(found))
             return RepoMap(shown, int(data["n_files"]), int(data["n_tagged"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
 

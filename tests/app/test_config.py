@@ -84,6 +84,10 @@ def test_trust_holds_for_exactly_these_bytes(places: Places, project: Path):
     assert is_trusted(path, places)
     path.write_text("max_turns = 3 \n")
     assert not is_trusted(path, places)
+    places.trust_file.write_text("[" * 200_000)
+    assert not is_trusted(path, places)
+    trust(path, places)
+    assert is_trusted(path, places)
 
 
 def test_rules_of_both_files_count(places: Places, project: Path):

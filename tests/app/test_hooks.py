@@ -95,6 +95,7 @@ def test_much_output_and_unread_input_are_no_trouble(tmp_path: Path) -> None:
     assert before(tmp_path, Hook("pre_tool", "head -c 20000000 /dev/zero | tr '\\0' y"), text=text) == ""
     reason = before(tmp_path, Hook("pre_tool", "head -c 20000000 /dev/zero | tr '\\0' y; exit 1"), text=text)
     assert 1000 < len(reason) < 3000
+    assert before(tmp_path, Hook("pre_tool", "head -c 200000 /dev/zero | tr '\\0' '['"), text=text) == ""
 
 
 def test_what_a_hook_objects_to_after_the_call_is_added_to_the_result(tmp_path: Path) -> None:

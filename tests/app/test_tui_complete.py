@@ -101,6 +101,8 @@ def test_history_keeps_order_skips_repeats_and_survives_a_folder_that_cannot_be_
     history = PromptHistory(tmp_path / "h.jsonl")
     for text in ("one", "one", "  ", "two\nlines", "one"):
         history.add(text)
+    with (tmp_path / "h.jsonl").open("a") as file:
+        file.write(f"{'[' * 200_000}\nhalf\n")
     assert PromptHistory(tmp_path / "h.jsonl").entries == ["one", "two\nlines", "one"]
     assert history.search("o") == ["one", "two\nlines"]
     (tmp_path / "file").write_text("x")

@@ -195,6 +195,14 @@ def test_a_cut_file_is_refused_not_crashed_on(keep: int, tmp_path: Path) -> None
         open_weights(path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_nested_without_end_is_refused_like_any_damage(name: str, tmp_path: Path) -> None:
+    folder = make_tiny("llama", tmp_path / "m")
+    (folder / name).write_text("[" * 200_000)
+    with pytest.raises(ModelError, match=name):
+        open_model(folder)
+
+
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere"):
         open_model(tmp_path / "nowhere")

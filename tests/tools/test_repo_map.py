@@ -183,6 +183,9 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path) -> None:
     for name in ("map.json", "tags.json"):
         (kept / name).write_bytes((kept / name).read_bytes()[:50])
     assert repo_map_worker.update(root, kept) == 2
+    for name in ("map.json", "tags.json"):
+        (kept / name).write_text("[" * 200_000)
+    assert repo_map_worker.update(root, kept) == 2
 
 
 def test_the_text_keeps_its_budget_and_hides_what_must_not_be_shown() -> None:
