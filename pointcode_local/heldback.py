@@ -6,7 +6,10 @@ who reads along should see the words and then the call, not the call's raw text.
 
 from __future__ import annotations
 
+import json
 import re
+
+from pointcode_local.events import AssistantMessage
 
 _MARKS = (
     "<tool_call", "<function_call", "<tool_use", "<tools>", "<invoke", "<function", "<|tool_call|>", "<|python_tag|>",
@@ -14,6 +17,9 @@ _MARKS = (
 )  # fmt: skip
 _FIRST_MARKS = ("{", "```json\n", "```tool_call\n", "```\n{")  # only where they begin the reply
 _NAMED = re.compile(r'"(?:name|tool|tool_name|function|function_name|action)"\s*:')
+_BLOCK = re.compile(
+    r"(?:(?P<name>[^\n]+):\n)?(?P<fence>`{3,})[\w+-]*\n(?P<body>.*?)(?:(?<=\n)|\n)(?P=fence)", re.DOTALL
+)
 _UNNAMED_CHARS = 120  # JSON that has named no tool by then is an answer
 
 
@@ -81,3 +87,22 @@ class HeldBack:
         if any(text.startswith(mark) for mark in marks):
             return "call"
         return "wait" if any(mark.startswith(text) for mark in marks) else ""
+
+
+def is_block_of_call(message: AssistantMessage) -> bool:
+    """Whether a reply is nothing but the code block of a small model that its only call was made of."""
+    block = _BLOCK.fullmatch(message.text.strip())
+    if block is None or len(message.tool_calls) != 1 or f"\n{block['fence']}\n" in block["body"]:
+        return False
+    try:
+        arguments: object = json.loads(message.tool_calls[0][2])
+    except ValueError:
+        return False
+    name = f"{block['name']}:" if block["name"] else ""
+    match arguments:
+        case {"path": str(path)}:
+            return name == f"{path}:"
+        case {"command": str(command)}:
+            return not name and block["body"].strip() == command.strip()
+        case _:
+            return False

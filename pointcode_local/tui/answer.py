@@ -33,6 +33,7 @@ class AnswerView(Widget):
         self._strips_width = 0
         self._n_lines = 0
         self._is_finished = False
+        self.display = not record.is_call
         self._grow()
 
     def _look(self) -> Look:
@@ -59,7 +60,10 @@ class AnswerView(Widget):
         return True
 
     async def sync(self) -> None:
-        """Append what came since the last call."""
+        """Append what came since the last call; what has become a call is no longer shown."""
+        if self._record.is_call:
+            self.display = False
+            return
         n_unchanged = self._text.n_settled_lines
         if not self._grow():
             return

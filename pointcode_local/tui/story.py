@@ -36,7 +36,7 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
-from pointcode_local.heldback import HeldBack
+from pointcode_local.heldback import HeldBack, is_block_of_call
 from pointcode_local.render import added_to_prompt, call_title, limit_text, one_line, plural, short_count
 
 NOTHING_LEFT_OUT = "Nothing of the conversation was left out."
@@ -68,7 +68,9 @@ class TextRecord:
 
 @dataclass(slots=True, eq=False)
 class AnswerRecord(TextRecord):
-    """A piece of the model's answer, as Markdown."""
+    """A piece of the model's answer, as Markdown; `is_call` once it has become a call, whose card shows the same."""
+
+    is_call: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +130,7 @@ class Story:
         self.doing = ""  # one word for the activity line
         self._tools: dict[str, ToolRecord] = {}
         self._text: AnswerRecord | ThinkingRecord | None = None
+        self._answer: AnswerRecord | None = None  # of this reply
         self._held_back = HeldBack()
         self._denials: set[str] = set()  # the sentences in which the agent tells of the turn's denied calls
         self._message_has_reasoning = False
@@ -199,6 +202,7 @@ class Story:
                 return []
             touched = self._close_text()
             self._text = kind()
+            self._answer = self._text if isinstance(self._text, AnswerRecord) else self._answer
             self.records.append(self._text)
         self._text.parts.append(text)
         return [*touched, self._text]
@@ -218,9 +222,13 @@ class Story:
         touched: list[Record] = []  # a session log may keep whole messages only
         if event.reasoning.strip() and not self._message_has_reasoning:
             touched += self._write(ThinkingRecord, event.reasoning)
-        if (rest := self._held_back.rest(event.text)) and rest not in self._denials:
+        is_call = is_block_of_call(event)
+        if (rest := self._held_back.rest(event.text)) and rest not in self._denials and not is_call:
             touched += self._write(AnswerRecord, rest)
-        self._message_has_reasoning = False
+        if is_call and self._answer is not None:
+            self._answer.is_call = True
+            touched.append(self._answer)
+        self._message_has_reasoning, self._answer = False, None
         return [*touched, *self._close_text()]
 
     def _tool(self, call_id: str, name: str) -> tuple[ToolRecord, list[Record]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointcode_local.heldback import HeldBack
+from pointcode_local.events import AssistantMessage
+from pointcode_local.heldback import HeldBack, is_block_of_call
 
 PIECES = ["a", "\n", "<", "<tool_call>", "{", '"name":', "```json\n", " ", "[TOOL"]
 FUNCTION = "<function=read>\n<parameter=path>a</parameter></function>"
@@ -61,3 +64,22 @@ def test_however_it_is_cut_all_of_an_answer_is_shown_once(pieces: list[str]) -> 
     reply = HeldBack()
     shown = "".join(map(reply.feed, pieces))
     assert shown + reply.rest(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "is_one"),
+    [
+        ("a.py:\n```python\nx = 1\n```", ("write", {"path": "a.py", "content": "x = 1\n"}), True),
+        ("a.md:\n````markdown\n```\nx\n```\n````", ("edit", {"path": "a.md", "edits": []}), True),
+        ("```sh\nls -l\n```", ("shell", {"command": "ls -l"}), True),
+        ("```sh\nls -l\n```", ("shell", {"command": "ls"}), False),
+        ("b.py:\n```python\nx = 1\n```", ("write", {"path": "a.py"}), False),
+        ("I write a.py:\n```python\nx = 1\n```", ("write", {"path": "a.py"}), False),
+        ("a.py:\n```python\nx = 1\n```\nDone.", ("write", {"path": "a.py"}), False),
+        ("a.py:\n```\nx\n```\nand\n```\ny\n```", ("write", {"path": "a.py"}), False),
+    ],
+)
+def test_a_block_that_became_a_call_is_known(text: str, call: tuple[str, dict[str, object]], is_one: bool) -> None:
+    calls = (("c1", call[0], json.dumps(call[1])),)
+    assert is_block_of_call(AssistantMessage(text, "", calls)) == is_one
+    assert not is_block_of_call(AssistantMessage(text, "", ()))

@@ -148,3 +148,19 @@ def test_a_call_written_into_the_text_leaves_the_words_before_it() -> None:
     assert kinds(story) == ["User", "Answer", "Tool"]
     answer = story.records[1]
     assert isinstance(answer, AnswerRecord) and answer.text == "I read it.\n"
+
+
+def test_a_block_that_became_a_call_gives_way_to_the_call() -> None:
+    call = ("c1", "write", '{"path": "a.py", "content": "x = 1\\n"}')
+    begun = [
+        TextDelta("a.py:\n```python\nx ="),
+        TextDelta(" 1"),
+        ToolStarted("c1", "write", {"path": "a.py"}, "write a.py"),
+    ]
+    story = told(*begun, AssistantMessage("a.py:\n```python\nx = 1\n```", "", (call,)), TextDelta("Created."))
+    assert [r.is_call for r in story.records if isinstance(r, AnswerRecord)] == [True, False]
+    given = ("c1", "shell", '{"command": "ls"}')
+    story = told(
+        AssistantMessage("```sh\nls\n```", "", (given,)), ToolStarted("c1", "shell", {"command": "ls"}, "shell: ls")
+    )
+    assert kinds(story) == ["Tool"]
