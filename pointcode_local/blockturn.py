@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pointcode_local.blockparts import command_pattern, printed, summary, told, what_ran
 from pointcode_local.blocks import block_body
 from pointcode_local.blockwork import BlockWork
-from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command
+from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command, what_is_missing
 from pointcode_local.context_files import mentions
 from pointcode_local.events import ContextAdded, Steered, ToolFinished
 from pointcode_local.failing import asks_to_fix, blamed, failed_check, is_about_failing_tests, subjects
@@ -58,6 +58,9 @@ class BlockTurn(BlockWork):
         may_write = box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools)
         if may_write and "shell" in box.tools and (command := self._given_command(text, files)):
             await self._run_given(text, command, files)
+            return
+        if not self._is_given(text) and (missing := what_is_missing(text, files.names)):
+            self._conclude_with(missing)
             return
         changed = [name for name in self._core.changed if name in files.names]
         order = read_order(text, files.names, changed, can_run="shell" in box.tools)
@@ -208,8 +211,7 @@ class BlockTurn(BlockWork):
             self._conclude_with(await self._answer_to(""), unshown="")
             return
         shown = list(order.shown)
-        given = any(one.startswith(GIVEN) for one in core.conversation.pending)
-        is_given = given or "\n" in text.strip()  # the question is about what was piped in, or pasted
+        is_given = self._is_given(text)
         hits = [] if shown else await asyncio.to_thread(files.hits, identifiers(text))
         if hits:
             lines = "\n".join(f"{name}:{number}: {line}" for name, number, line in hits)
@@ -227,3 +229,7 @@ class BlockTurn(BlockWork):
             core.emit(ContextAdded("files", files.listing()))
             self._show_file(files.readme, files.text(files.readme) if files.readme else None)
         self._conclude_with(await self._answer_to(""), unshown="")
+
+    def _is_given(self, text: str) -> bool:
+        """Whether it is about what was piped in, or pasted."""
+        return "\n" in text.strip() or any(one.startswith(GIVEN) for one in self._core.conversation.pending)

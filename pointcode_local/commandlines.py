@@ -49,6 +49,12 @@ _TESTS = re.compile(
     r"|(?:do|does|did)\s+(?:all\s+|the\s+|my\s+|our\s+)*tests?\s+(?:pass|run|work|succeed))(?=[\s.,;:!?]|$)",
     re.IGNORECASE,
 )
+_BUILD_FILES = frozenset(("Makefile", "makefile", "CMakeLists.txt", "package.json", "Cargo.toml", "go.mod", "justfile"))
+_PROJECT = re.compile(
+    r"\b(?:this|the|my|our)\s+(?:\w+\s+)?(?:app|application|code|codebase|directory|files?|folder|package|program|project|"
+    r"repo|repository)\b",
+    re.IGNORECASE,
+)
 _SCOPE = re.compile(r"\s+(?:of|in|for|from|with|that|which|named|called)\b", re.IGNORECASE)
 
 
@@ -74,6 +80,13 @@ def asks_for_tests(text: str) -> bool:
     """Whether an order is to run the tests, all of them."""
     asked = _TESTS.match(text)
     return asked is not None and _SCOPE.match(text, asked.end()) is None
+
+
+def what_is_missing(text: str, names: Sequence[str]) -> str:
+    """Why an order or a question finds nothing to be about in a folder of these files, as a sentence; "" otherwise."""
+    if asks_for_tests(text) and not any("test" in name.lower() or name in _BUILD_FILES for name in names):
+        return "I found no tests in this folder."
+    return "There are no files in this folder yet." if not names and _PROJECT.search(text) else ""
 
 
 def test_command(names: Sequence[str], read: Callable[[str], str | None]) -> str:

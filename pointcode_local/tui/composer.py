@@ -18,6 +18,8 @@ from pointcode_local.tui.vi import ViKeys
 LARGE_PASTE_CHARS = 4000
 LARGE_PASTE_LINES = 40
 MAX_FOUND = 8
+SLOW_S = 0.3  # files that are not found by then are said to be looked for
+LOOKING = "looking for files…"
 MAX_SHOWN = 9  # lines of the completion list
 SEARCH_TITLE = "earlier messages (type to search, enter takes one, esc goes back)"
 _CHIP = re.compile(r"\[pasted text #(\d+)[^\]]*\]")
@@ -326,12 +328,21 @@ class Composer(TextArea):
                 ]
             )
             return
-        row, column = self.cursor_location
-        query = mention_at(self.document.get_line(row)[:column])
+        query = self._query()
         if query is None:
             self._offer_choices([])
         else:
             self.post_message(self.PathsWanted(query))
+            if not self._choices.display:
+                self.set_timer(SLOW_S, lambda: self._say_that_files_are_looked_for(query))
+
+    def _say_that_files_are_looked_for(self, query: str) -> None:
+        if self._query() == query and self.text != self._listed_for:
+            self._choices.offer([], LOOKING)
+
+    def _query(self) -> str | None:
+        row, column = self.cursor_location
+        return mention_at(self.document.get_line(row)[:column])
 
     def _offer_choices(self, choices: list[Choice], title: str = "") -> None:
         self._listed_for = self.text
@@ -339,6 +350,5 @@ class Composer(TextArea):
 
     def offer_paths(self, query: str, paths: list[str]) -> None:
         """The app's answer to `PathsWanted`; dropped when the person typed on."""
-        row, column = self.cursor_location
-        if mention_at(self.document.get_line(row)[:column]) == query:
+        if self._query() == query:
             self._offer_choices([Choice(path, plain(path)) for path in paths if path != query and path.isprintable()])

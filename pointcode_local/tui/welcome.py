@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.content import Content
 from textual.widgets import Static
 
@@ -10,9 +12,10 @@ from pointcode_local.frontend import HostInfo
 from pointcode_local.render import one_line
 
 NARROW_BELOW = 70  # cells
+_FIRST_EXAMPLES = ("Create hello.py that prints a table of squares",)
 _EXAMPLES = (
     "Explain how this project is laid out",
-    "Create hello.py that prints a table of squares",
+    *_FIRST_EXAMPLES,
     "Run the tests and fix what fails",
 )
 
@@ -40,6 +43,7 @@ class Welcome(Static):
         is_narrow = self.app.size.width < NARROW_BELOW
         mode = "" if is_narrow else MODE_MEANING.get(info.mode, "")
         sandbox_row = Content.assemble(("sandbox  ".rjust(10), "$foreground 60%"), sandbox)
+        examples = _examples(info.cwd)[: 1 if is_narrow else None]
         rows: list[Content] = [
             Content.assemble(("pointcode", "bold $primary"), (f" {info.version}".rstrip(), "$foreground 60%")),
             Content(_where(info)),
@@ -50,7 +54,7 @@ class Welcome(Static):
             *([] if is_narrow or not info.sandbox else [sandbox_row]),
             Content(""),
             Content.assemble(("Say what you want done, for example", "$foreground 60%")),
-            *(Content.assemble(("  › ", "$primary"), example) for example in _EXAMPLES[: 1 if is_narrow else None]),
+            *(Content.assemble(("  › ", "$primary"), example) for example in examples),
             Content(""),
             Content.assemble(
                 ("@", "bold"), (" names a file   ", "$foreground 60%"),
@@ -59,6 +63,15 @@ class Welcome(Static):
             ),
         ]  # fmt: skip
         self.update(Content("\n").join(rows))
+
+
+def _examples(folder: Path) -> tuple[str, ...]:
+    """What makes sense here: nothing can be explained in an empty folder."""
+    try:
+        is_empty = next(folder.iterdir(), None) is None
+    except OSError:
+        is_empty = False
+    return _FIRST_EXAMPLES if is_empty else _EXAMPLES
 
 
 def _where(info: HostInfo) -> str:

@@ -110,6 +110,25 @@ def test_a_fault_that_stays_is_told(tmp_path: Path):
     assert answer == "Created a.py (1 line).\na.py uses os but does not import it."
 
 
+@pytest.mark.parametrize(
+    ("prompt", "files", "answer"),
+    [
+        ("Explain how this project is laid out", {}, "There are no files in this folder yet."),
+        ("Run the tests and fix what fails", {}, "I found no tests in this folder."),
+        ("Run the tests", {"a_py": "x = 1\n"}, "I found no tests in this folder."),
+        ("What is a list?", {}, "Said."),
+        ("What does this project do?", {"a_py": "x = 1\n"}, "Said."),
+        ("What is wrong with this code?\nx = 1 +", {}, "Said."),
+    ],
+)
+def test_a_question_about_what_is_not_there_gets_no_invented_answer(
+    tmp_path: Path, prompt: str, files: dict[str, str], answer: str
+):
+    model, said, _ = play(tmp_path, prompt, say("Said."), **files)
+    assert said == answer
+    assert bool(model.requests) == (answer == "Said.")
+
+
 CUT = say("```\nprint(1)\nprint(", reason="length")
 
 
@@ -281,7 +300,7 @@ def test_a_command_that_is_spelled_out_runs_as_it_is_without_the_model(tmp_path:
 
 
 def test_a_question_about_an_empty_folder_comes_with_the_news_that_it_is_empty(tmp_path: Path):
-    model, _, _ = play(tmp_path, "What is in this folder?", say("Nothing."))
+    model, _, _ = play(tmp_path, "What files are there?", say("Nothing."))
     assert "Files in this folder: none" in model.requests[0].messages[-1].content
 
 

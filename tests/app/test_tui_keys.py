@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.tui import FPS, app_class
 from pointcode_local.tui.app import PointcodeApp
+from pointcode_local.tui.composer import LOOKING
 from pointcode_local.tui.dialogs import ARM_AFTER_S, HINT_MESSAGE_HAS_KEYS
 from pointcode_local.tui.keyboard import PasteParser
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
@@ -147,6 +149,31 @@ async def test_enter_behind_a_quickly_typed_command_runs_that_and_not_what_the_l
         press_at_once(app, "mcp")
         await settle(app, pilot)
         assert "docs: running, 2 tools" in screen_text(app) and composer_text(app) == ""
+
+
+async def test_files_that_are_looked_for_long_are_said_to_be_and_enter_sends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = asyncio.Event()
+
+    async def find(query: str) -> list[str]:
+        await hold.wait()
+        return ["slow.py"]
+
+    agent = ScriptedAgent([answer("Read.")])
+    app = make_app(host=ScriptedHost(agent, cwd=tmp_path))
+    monkeypatch.setattr(app._paths, "find", find)
+    async with app.run_test() as pilot:
+        await type_text(pilot, "read @slow")
+        await wait_for(app, pilot, lambda: LOOKING in screen_text(app))
+        hold.set()
+        await wait_for(app, pilot, lambda: "slow.py" in screen_text(app))
+        assert LOOKING not in screen_text(app)
+        hold.clear()
+        await type_text(pilot, "er")
+        await pilot.press("enter")
+        await wait_for(app, pilot, lambda: bool(agent.played))
+        assert agent.played[0] == TurnStarted("read @slower")
 
 
 async def test_enter_behind_a_quickly_typed_path_sends_that_path(tmp_path: Path) -> None:

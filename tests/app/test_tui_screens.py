@@ -17,7 +17,17 @@ from pointcode_local.frontend import FirstLook, Progress
 from pointcode_local.tui.app import PointcodeApp
 from pointcode_local.tui.firstrun import FirstRun
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
-from tests.app.tui_kit import arm, check_screens, composer_text, make_app, screen_cells, settle, type_text, wait_for
+from tests.app.tui_kit import (
+    arm,
+    check_screens,
+    composer_text,
+    make_app,
+    screen_cells,
+    screen_text,
+    settle,
+    type_text,
+    wait_for,
+)
 from tests.app.tui_scripts import DIFF, ENGINE, FIRST_LOOK, PERMISSION, SESSIONS, USAGE, answer, full_turn
 
 PROMPT = "Add a --verbose flag to the command line, and run the tests."
@@ -72,6 +82,11 @@ async def test_with_nothing_to_fetch_the_first_screen_has_a_key_to_start_and_one
 async def test_the_empty_conversation_says_where_it_is_and_what_to_type() -> None:
     async with shown() as (app, pilot):
         await check_screens(app, pilot, "welcome")
+
+
+async def test_in_an_empty_folder_nothing_is_offered_that_needs_files(tmp_path: Path) -> None:
+    async with shown(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path)) as (app, _):
+        assert "Create hello.py" in screen_text(app) and "Run the tests" not in screen_text(app)
 
 
 async def test_a_model_being_fetched_shows_how_far_it_is() -> None:
