@@ -284,8 +284,7 @@ RETRY = "WARNING: Retrying (Retry(total=0, connect=None)) after connection broke
     ("said", "why"),
     [
         (
-            RETRY
-            + "'ProxyError('Cannot connect to proxy.', NewConnectionError('<x at 0x7f>: Failed to establish a "
+            RETRY + "'ProxyError('Cannot connect to proxy.', NewConnectionError('<x at 0x7f>: Failed to establish a "
             "new connection: [Errno 111] Connection refused'))': /simple/x/\nERROR: No matching distribution found\n",
             "the index cannot be reached ([Errno 111] Connection refused)",
         ),
