@@ -167,7 +167,12 @@ def test_everyday_git_works(repository: Path, kind: str, copies: bool, monkeypat
 
 
 @pytest.mark.skipif(not makes_mounts(), reason="no Landlock, or no mounts")
-def test_settings_that_lead_nowhere_else_last_and_the_others_hold_for_the_command_alone(repository: Path) -> None:
+def test_settings_that_lead_nowhere_else_last_and_the_others_hold_for_the_command_alone(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = repository.parent / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
     assert confined(repository, "git remote add up ../other && git fetch -q up && git branch -q t up/main").stderr == ""
     assert git(repository, "config", "branch.t.remote") == "up\n"
     assert git(repository, "config", "remote.up.url") == "../other\n"
@@ -175,7 +180,7 @@ def test_settings_that_lead_nowhere_else_last_and_the_others_hold_for_the_comman
     done = confined(repository, line)
     assert done.stdout == "x@y.z\n" and "may not set user.email. If that is needed, the user has to" in done.stderr
     assert "x@y.z" not in (repository / ".git/config").read_text()
-    assert list(Path(tempfile.gettempdir()).glob("pointcode-git-*")) == []
+    assert list(copies.iterdir()) == []
 
 
 @pytest.mark.skipif(not makes_mounts(), reason="no Landlock, or no mounts")
