@@ -21,6 +21,7 @@ from .tasks import (
     Tasks,
     Wave,
     gemm_tasks,
+    joined,
     make_tasks,
     row_tasks,
     split_tasks,
@@ -133,7 +134,7 @@ def _qkv(plan: ModelPlan, layer: int, n: int, flags: int, rows: int) -> tuple[Ta
     for g, group in enumerate(tasks):
         group["tile_begin"] += g * per_group
         owners.append(np.arange(len(group), dtype=np.int32) + g * (n // groups))
-    return np.concatenate(tasks), np.concatenate(owners)
+    return joined(tasks), np.concatenate(owners)
 
 
 def _upgate(

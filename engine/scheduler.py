@@ -26,6 +26,7 @@ from .tasks import (
     Wave,
     claimer_tasks,
     gemm_tasks,
+    joined,
     row_tasks,
     split_tasks,
 )
@@ -96,7 +97,7 @@ def deal(
             tasks["queue"] = n_queues
             n_queues += 1
         n_dealt += len(tasks)
-    every = np.concatenate([wave.tasks for wave in waves])
+    every = joined(wave.tasks for wave in waves)
     owner = np.concatenate([_owners(wave, n_processors) for wave in waves])
     by_processor = np.argsort(owner, kind="stable")
     offsets = np.searchsorted(owner[by_processor], np.arange(n_processors + 1)).astype(np.int32)

@@ -6,7 +6,7 @@ reads and writes. A `Wave` is a set of tasks of one opcode that share their wait
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,11 @@ def make_tasks(opcode: int, layer: int, n: int, *, flags: int = 0, n_rows: int =
     tasks["ahead_tile"] = NONE
     tasks["slice_hi"] = tasks["claim_begin"] = SLICE_ONE
     return tasks
+
+
+def joined(parts: Iterable[Tasks]) -> Tasks:
+    """The tasks of all parts in a row; np.concatenate would compare the fields of each with those of the others."""
+    return np.frombuffer(bytearray(b"".join(part.tobytes() for part in parts)), TASK_DTYPE)
 
 
 def set_runs(tasks: Tasks, n_tiles: int) -> None:
