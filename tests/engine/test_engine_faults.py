@@ -196,6 +196,7 @@ def test_two_hundred_requests_leave_nothing_behind(files: ModelFiles) -> None:
             )
 
     gc.collect()  # what earlier tests left
+    gc.freeze()  # the rest is looked through no more
     before = resources()
     engine = Engine(assemble(files, "tiny", OPTIONS))
     asyncio.run(some(engine, 20))
