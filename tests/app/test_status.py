@@ -134,6 +134,15 @@ async def test_the_screen_tells_it_also_while_a_turn_runs(width: int) -> None:
         await idle(app, pilot)
 
 
+async def test_the_screen_tells_it_while_the_model_is_fetched() -> None:
+    app = make_app(host=ScriptedHost(ScriptedAgent(), sandbox="", hold_open=True))
+    async with app.run_test(size=(90, 40)) as pilot:
+        await wait_for(app, pilot, lambda: app.is_opening)
+        app.submit("/status")
+        await wait_for(app, pilot, lambda: "sandbox   not known yet" in screen_text(app))
+        assert app.is_opening
+
+
 async def test_an_editor_gets_the_same_lines(tmp_path: Path) -> None:
     model = ScriptedModel(say("Hello."))
     async with EditorKit(tmp_path, model, settings=Settings(sandbox="off")) as editor:
