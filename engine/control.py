@@ -143,7 +143,10 @@ class ControlPlane:
             self._saved = self._prefix.save()
         prepare, self._prepare = self._prepare, None
         if prepare is not None:
-            prepare()
+            try:
+                prepare()
+            except (OSError, ImportError, MemoryError) as error:  # the first request that needs it tries again
+                _LOG.warning("nothing could be prepared: %s", error)
 
     @contextmanager
     def _parked(self) -> Generator[None]:
@@ -202,7 +205,8 @@ class ControlPlane:
         except CapacityError as error:
             self._starve(job, error)
             return
-        except (RuntimeError, MemoryError) as error:  # torch: out of memory, a CUDA fault
+        # torch: out of memory, a CUDA fault; it is imported for the first long prompt, which needs files
+        except (RuntimeError, MemoryError, OSError, ImportError) as error:
             self._give_up(job, BackendError(f"computing the prompt failed: {error}"))
             return
         if job.n_done == job.n_prefill:

@@ -178,7 +178,10 @@ class KvStore:
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
-                    used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                    try:
+                        used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                    except FileNotFoundError:  # another process renamed or removed it
+                        continue
                     if entry.name.endswith(_PARTIAL) and used_ns < (time.time() - _OLD_PARTIAL_S) * 1e9:
                         Path(entry.path).unlink(missing_ok=True)
                     if entry.name.endswith(_PAGE) and (page := self._described(Path(entry.path))) is not None:

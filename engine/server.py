@@ -32,6 +32,10 @@ from .http.state import ABORT, LOCAL, Served, ServerOptions
 
 _LOG = logging.getLogger(__name__)
 _WATCH_S = 0.5
+_MORE_LOCAL = 64  # connections through the Unix socket, when there are too many of others
+_TAKEN_AT_ONCE = 16  # connections: asyncio opens several times that many before it can close the first
+_BACKLOG = 1024  # connections that the kernel keeps for us meanwhile
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _DRAIN_S = 30
 EXIT_ENGINE_DIED = 1
 
@@ -67,15 +71,22 @@ def create_app(model: LocalChatModel, options: ServerOptions | None = None) -> S
 class _Connection(H11Protocol):
     """A connection whose requests know whether they came through the Unix socket, and how to end it at once.
 
-    One that does not send the head of a request in time is closed, or a few hundred such would be all there can be.
+    One that does not send the head of a request in time is closed, and so is one too many at once: a process can only
+    have so many files open, and the engine needs some.
     """
 
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        served: Served = self.config.app.state.served  # type: ignore[union-attr]
         peer: Any = transport.get_extra_info("socket")
-        marks = {ABORT: transport.abort, LOCAL: peer is not None and peer.family == socket.AF_UNIX}
+        is_local = peer is not None and peer.family == socket.AF_UNIX
+        if len(self.connections) > served.options.limits.n_connections + is_local * _MORE_LOCAL:
+            transport.write(_TOO_MANY)
+            transport.close()
+            return
+        marks = {ABORT: transport.abort, LOCAL: is_local}
         app: ASGIApp = self.app  # type: ignore[assignment]
 
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,6 +120,11 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves the signals to `run_server`."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
@@ -135,6 +151,7 @@ async def run_server(
         server_header=False,
         timeout_graceful_shutdown=drain_s,
         timeout_keep_alive=75,
+        backlog=_TAKEN_AT_ONCE,
     )
     server = _Server(config)
     stop = stop or asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -21,6 +22,12 @@ ABORT = "pointcode.abort"  # scope extension: closes the connection at once
 KEYBOARD_PRIORITY = 1
 
 
+def _most_connections() -> int:
+    """As many as this process may have files open, less those that it needs itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(4096, soft if soft != resource.RLIM_INFINITY else 4096) - 256)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """Sizes of one request, what a client may leave unread, and how long it may take to send or to read."""
@@ -31,6 +38,7 @@ class ServerLimits:
     unread_bytes: int = 1 << 20
     send_timeout_s: float = 60.0
     receive_timeout_s: float = 60.0  # of the head of a request, and of its body
+    n_connections: int = field(default_factory=_most_connections)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ import threading
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pointcode_local.engine import _native
 from pointcode_local.engine.assembly import assemble, cpu_backend, cpu_schedules
+from pointcode_local.engine.constrain import GrammarFactory
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import BackendError
@@ -128,6 +130,46 @@ def test_a_backend_that_cannot_be_rebuilt_ends_the_engine_with_its_error(files: 
     engine = Engine(replace(parts, make_backend=lambda: next(broken, fail)()))
     asyncio.run(main(engine))
     engine.close()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ImportError("no torch"), MemoryError()])
+def test_what_cannot_be_loaded_for_a_prompt_fails_that_prompt_alone(files: ModelFiles, error: Exception) -> None:
+    def change(parts: EngineParts) -> EngineParts:
+        errors = iter([error])
+
+        def prefill(*arguments: Any) -> None:
+            if (fault := next(errors, None)) is not None:
+                raise fault
+            parts.prefill(*arguments)
+
+        return replace(parts, prefill=prefill)
+
+    async def main(engine: Engine) -> None:
+        with pytest.raises(BackendError, match="computing the prompt failed"):
+            await collect(engine, Request(prompt(1, 70), 3))
+        assert len((await collect(engine, Request(prompt(1, 70), 3)))[0]) == 3
+
+    with opened(files, change=change) as engine:
+        asyncio.run(main(engine))
+
+
+def test_what_cannot_be_prepared_in_an_idle_moment_ends_nothing(files: ModelFiles) -> None:
+    asked = threading.Event()
+
+    class Grammars(GrammarFactory):
+        def prepare(self) -> None:
+            asked.set()
+            raise OSError(24, "Too many open files")
+
+    def change(parts: EngineParts) -> EngineParts:
+        return replace(parts, grammars=Grammars([b"a"], (), (), lambda text: []))
+
+    async def main(engine: Engine) -> None:
+        await until(asked.is_set)
+        assert len((await collect(engine, Request(prompt(1, 5), 3)))[0]) == 3
+
+    with opened(files, change=change) as engine:
+        asyncio.run(main(engine))
 
 
 def test_logits_that_are_not_numbers_end_only_their_request(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -325,6 +328,27 @@ def test_two_processes_share_a_folder_and_a_page_that_one_removed_is_computed_ag
     sequence = late.attach(ids_of((1, 200)))
     assert sequence.n_registered == 0
     sequence.release()
+
+
+def test_a_page_that_goes_while_the_folder_is_read_costs_no_other_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ids = tmp_path / "model.kv", ids_of((1, 300))
+    kv = KvCache(DENSE, 32, 0)
+    cache = PrefixCache(kv, b"m", KvStore(folder, "m", 1 << 20))
+    finish(cache, run(kv, cache, ids)[0])
+    cache.save()
+    list_folder = os.scandir
+
+    @contextmanager
+    def changing(path: Path) -> Generator[list[os.DirEntry[str]]]:
+        with list_folder(path) as entries:
+            found = list(entries)
+        Path(found[0].path).unlink()  # by another process
+        yield found
+
+    monkeypatch.setattr(os, "scandir", changing)
+    assert len(list(KvStore(folder, "m", 1 << 20).pages())) == 3
 
 
 def test_what_cannot_be_saved_is_told_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -112,6 +112,23 @@ def test_a_request_that_never_becomes_whole_is_not_waited_for(
         assert httpx.get(server.url + "/health").status_code == 200
 
 
+def test_connections_beyond_the_limit_are_turned_away_and_room_comes_back(model: LocalChatModel) -> None:
+    options = ServerOptions(limits=ServerLimits(n_connections=3))
+    with running(model, options) as server:
+        held = [socket.create_connection(address_of(server.url), timeout=60) for _ in range(3)]
+        for client in held:  # each is known to the server
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(address_of(server.url), timeout=60) as late:
+            told = late.recv(65536)
+            assert told.startswith(b"HTTP/1.1 503") and b"Retry-After" in told
+            assert late.recv(65536) == b""
+        for client in held:
+            client.close()
+        while httpx.get(server.url + "/health").status_code != 200:
+            pass
+
+
 def address_of(url: str) -> tuple[str, int]:
     found = urlsplit(url)
     return found.hostname or "", found.port or 0
