@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pointcode_local.blocks import fence_of, language
@@ -11,6 +11,7 @@ from pointcode_local.commandlines import known_programs
 from pointcode_local.events import ToolFinished
 from pointcode_local.header import with_head
 from pointcode_local.merge import as_edit, merged, with_stray_bytes
+from pointcode_local.pyimports import with_imports
 from pointcode_local.shown_files import Part, fault_note
 
 MAX_SHOWN_OUTPUT = 2000  # characters
@@ -31,18 +32,22 @@ def until_stuck(name: str, body: str) -> str | None:
     return whole if whole.strip() and not fault_note(name, whole) else None
 
 
-def call_of(name: str, body: str, part: Part, present: str | None, order: str) -> tuple[str, dict[str, Any]] | None:
-    """The call that makes the file what the model wrote; None when nothing changes."""
+def call_of(
+    name: str, body: str, part: Part, present: str | None, order: str, known: Mapping[str, str]
+) -> tuple[str, dict[str, Any]] | None:
+    """The call that makes the file what the model wrote; None when nothing changes. `known`: names of the project that
+    Python code may have forgotten to import, with their modules."""
+    is_python = language(name) == "python"
     if present is None:
-        return "write", {"path": name, "content": body}
+        return "write", {"path": name, "content": with_imports(body, "", known) if is_python else body}
     if not present.strip():
         return "edit", {"path": name, "edits": [{"old": present, "new": body}]}
     lines = present.splitlines(keepends=True)
-    if language(name) == "python" and part.first == 0:
+    if is_python and part.first == 0:
         body = with_head(part.text, body, order)
     new = merged(part.text, with_stray_bytes(part.text, body), order)
     whole = "".join(lines[: part.first]) + new + "".join(lines[part.last :])
-    edit = as_edit(present, whole)
+    edit = as_edit(present, with_imports(whole, present, known) if is_python and whole != present else whole)
     return None if edit is None else ("edit", {"path": name, "edits": [edit]})
 
 
@@ -81,9 +86,14 @@ def told(result: ToolFinished) -> str:
     return f"Denied: {result.denied}." if result.denied else result.text.strip()
 
 
+def _made(result: ToolFinished) -> str:
+    """Of a change the first line: faults that are left in the file are told apart from it."""
+    return told(result) if result.is_error else told(result).partition("\n")[0]
+
+
 def summary(results: Sequence[ToolFinished], why_not: str = "") -> str:
     """What was done, from the last result of each file, as a list of several; else that nothing was, and why."""
-    last = {str(result.arguments.get("path", result.call_id)): told(result) for result in results}
+    last = {str(result.arguments.get("path", result.call_id)): _made(result) for result in results}
     if len(last) > 1:
         return "\n".join(f"- {one}" for one in last.values())
     return "".join(last.values()) or f"Nothing was changed: {why_not or 'the new text was the same as before'}."

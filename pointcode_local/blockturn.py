@@ -7,14 +7,16 @@ import os
 import re
 from collections.abc import Sequence
 
+from pointcode_local.asked import new_parameter
 from pointcode_local.blockparts import command_pattern, printed, summary, told, what_ran
 from pointcode_local.blocks import block_body
 from pointcode_local.blockwork import BlockWork
 from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command, what_is_missing
 from pointcode_local.context_files import mentions
+from pointcode_local.counted import asks_for_names, counted
 from pointcode_local.events import ContextAdded, Steered, ToolFinished
 from pointcode_local.failing import asks_to_fix, blamed, failed_check, is_about_failing_tests, subjects
-from pointcode_local.focus import called_names, function_part, unused_names
+from pointcode_local.focus import called_names, function_part, unused_names, with_parameter
 from pointcode_local.merge import as_edit
 from pointcode_local.orders import (
     Order,
@@ -29,12 +31,13 @@ from pointcode_local.orders import (
 )
 from pointcode_local.piped import GIVEN
 from pointcode_local.replies import Reply
-from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files
+from pointcode_local.shown_files import LISTING, MAX_SHOWN_CHARS, MAX_SMALL_FOLDER, Files, Part
 from pointcode_local.smalltalk import ABOUT, is_small_talk
 
 MAX_COMMAND_TOKENS = 160
 COMMAND_TRIES = 2
 MEND_TRIES = 2
+_INNER = re.compile(r"\b(?:docstrings?|comments?)\b", re.IGNORECASE)
 _MISTAKE = re.compile(
     r"(?i)command not found|no such file|invalid option|unrecognized|usage:|cannot stat|missing operand"
 )
@@ -77,7 +80,7 @@ class BlockTurn(BlockWork):
             case "rename" if await self._rename(text, order, files):
                 pass
             case "create" | "change" | "rename" if targets := order.targets or await self._found(text, files):
-                await self._write_all(text, order, files, targets)
+                await self._write_all(text, order, files, targets, self._function_part(text, files, targets))
             case _:
                 await self._question(text, order, files)
 
@@ -86,6 +89,17 @@ class BlockTurn(BlockWork):
         """The file that an order to change means when it names none: where its names are defined, or stand."""
         home = await asyncio.to_thread(files.home, [*identifiers(text), *proper_names(text)])
         return (home,) if home else ()
+
+    def _function_part(self, text: str, files: Files, targets: Sequence[str]) -> Part | None:
+        """Of a file the only function that the order names, when a docstring or comment belongs into it, or (Python)
+        a parameter with a default."""
+        name, default = new_parameter(text)
+        has_no_part = not name and not _INNER.search(text)
+        body = files.text(targets[0]) if len(targets) == 1 else None
+        if body is None or has_no_part:
+            return None
+        part = function_part(targets[0], body, re.findall(r"[A-Za-z_]\w*", text))
+        return with_parameter(part, name, default) if part and name else part
 
     def _add_mentions(self, text: str, shown: Sequence[str]) -> None:
         """What the order mentions as `@path` and what is not shown anyway: folders, files elsewhere."""
@@ -224,6 +238,8 @@ class BlockTurn(BlockWork):
             if body is not None and len(body) <= left and not self._is_in_view(name, body):
                 self._show_file(name, body)
                 left -= len(body)
+        if asks_for_names(text) and (told := " ".join(filter(None, (counted(n, files.text(n) or "") for n in shown)))):
+            core.emit(ContextAdded("note", told))
         was_listed = any(LISTING in message.content for message in core.conversation.history)
         if not shown and not hits and not is_given and not was_listed:
             core.emit(ContextAdded("files", files.listing()))

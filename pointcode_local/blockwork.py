@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pointcode_local.asked import first_line, unmet
 from pointcode_local.blockparts import call_of, summary, until_stuck, wanted_text
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.engine.types import ChatRequest, SamplingParams, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, TextDelta, ToolFinished
-from pointcode_local.orders import Order
+from pointcode_local.orders import Order, is_test
+from pointcode_local.pyimports import offered
 from pointcode_local.replies import Reply
 from pointcode_local.shown_files import Files, Part, fault_note, part_of
 from pointcode_local.turn import STUCK, Core, Stop, Turn
@@ -32,6 +34,8 @@ class BlockWork(Turn):
         self._prompt = prompt
         self._sampling = core.sampling
         self._results: list[str] = []  # what was done, for the answer
+        self._about: tuple[str, ...] = ()  # the files of the step, and those of them that are to be written
+        self._targets: tuple[str, ...] = ()
 
     async def _write_all(
         self, text: str, order: Order, files: Files, targets: Sequence[str], part: Part | None = None
@@ -40,6 +44,7 @@ class BlockWork(Turn):
         parts = {name: part or part_of(files.text(name) or "", text) for name in targets}
         for name in dict.fromkeys([*order.shown, *targets]):
             self._show_file(name, files.text(name), None if part else parts.get(name))
+        self._about, self._targets = (*order.shown, *targets), tuple(targets)
         before = {name: fault_note(name, files.text(name) or "") for name in targets}
         done: list[ToolFinished] = []
         problem = ""
@@ -50,6 +55,8 @@ class BlockWork(Turn):
             if self.denied:
                 break
         left = {name: fault for name in targets if done and (fault := fault_note(name, files.text(name) or ""))}
+        if done and not left and (lacks := self._unmet(text, targets[0], files)):
+            left[targets[0]] = lacks[0].upper() + lacks[1:] if lacks.startswith("the ") else lacks
         self.gave_up = next((fault for name, fault in left.items() if not before[name]), self.gave_up)
         self._conclude_with("\n".join([summary(done, problem), *(f"{fault}." for fault in left.values())]))
 
@@ -84,7 +91,8 @@ class BlockWork(Turn):
         limit = (
             min(MAX_FILE_TOKENS, self._core.window.count_text(part.text) * 2 + 512) if part.text else MAX_FILE_TOKENS
         )
-        begun = f"{name}:\n{fence}{language(name)}\n{part.head}"
+        head = part.head if present is not None else first_line(text, name)
+        begun = f"{name}:\n{fence}{language(name)}\n{head}"
         reply = await self._ask_for(f"{hint}{wanted}", begun, f"\n{fence}", limit)
         body = block_body(reply.text)
         if body is not None and reply.is_stuck and present is None:
@@ -97,7 +105,8 @@ class BlockWork(Turn):
                 return None, "That only repeats itself. ", f"the model only repeated itself at {name}"
             why = "was cut at the token limit" if reply.finish == "length" else "did not come"
             return None, "That was cut: it is too long. ", f"the text of {name} {why}"
-        call = call_of(name, body, part, present, text)
+        known = self._offered(files, without=name)
+        call = call_of(name, body, part, present, text, known)
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
             return None, f"That is the same text as before. {text}\n\n", ""
@@ -107,8 +116,22 @@ class BlockWork(Turn):
             self.gave_up = f"the model only repeated itself at the end of {name}"
         if result.is_error:
             return result, f"{result.text}\n\n", f"{name} could not be written"
-        problem = fault_note(name, files.text(name) or "")
-        return result, f"{problem}. Mend it. " if problem else "", ""
+        if problem := fault_note(name, files.text(name) or ""):
+            return result, f"{problem}. Mend it. ", ""
+        lacks = self._unmet(text, name, files)
+        return result, f"{lacks}. {text}\n\n" if lacks else "", ""
+
+    def _unmet(self, text: str, name: str, files: Files) -> str:
+        """What the order names for its only file and what that lacks."""
+        return unmet(text, name, files.text(name) or "") if len(self._targets) == 1 else ""
+
+    def _offered(self, files: Files, without: str) -> dict[str, str]:
+        """Names that the other files of this step define, with their modules."""
+        names: dict[str, str] = {}
+        for other in self._about:
+            if other != without and other.endswith(".py") and not is_test(other):
+                names |= offered(other, files.text(other) or "")
+        return names
 
     def _show_file(self, name: str, text: str | None, part: Part | None = None) -> None:
         if text is None or (not text.strip() and part is not None):

@@ -6,6 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from pointcode_local.shown_files import Part
@@ -15,6 +16,7 @@ from pointcode_local.tools.spans import symbols_of
 from pointcode_local.tools.syntax import MAX_PARSED_BYTES
 
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_PLAIN_DEF = re.compile(r"([ \t]*(?:async +)?def +\w+ *\()([^()*\n]*)(\)[^\n]*:[ \t]*\n)")
 _FUNCTIONS = ("function", "method")
 
 
@@ -43,6 +45,16 @@ def function_part(name: str, text: str, called: Collection[str]) -> Part | None:
         return None
     first, last = meant[0].first_line - 1, meant[0].last_line
     return Part(first, last, "".join(lines[first:last]), is_whole=False, head=lines[first])
+
+
+def with_parameter(part: Part, name: str, default: str) -> Part | None:
+    """The part of a Python function with the beginning that it has once it takes a parameter more; None where that is
+    not plain: no default, several lines of parameters, stars."""
+    found = _PLAIN_DEF.fullmatch(part.head)
+    if found is None or not default or re.search(rf"\b{name}\b", found[2]):
+        return None
+    comma = ", " if found[2].strip() else ""
+    return replace(part, head=f"{found[1]}{found[2].rstrip(', ')}{comma}{name}={default}{found[3]}")
 
 
 def unused_names(code: str) -> list[str]:

@@ -72,6 +72,13 @@ _FUNCTION_WORD = re.compile(
     r"keys?|methods?|of|parameter|the|this|to|uses|variable|where",
     re.IGNORECASE,
 )
+_NAMED_CODE = re.compile(r"\b(?:function|method|class) ([A-Za-z_]\w+)\b", re.IGNORECASE)
+NO_NAME = re.compile(  # where a name could stand: "the function that …"
+    r"an?|and|are|as|at|be|body|by|called?|calls?|can|definition|does|fails?|for|from|has|in|into|is|it|its|must|named?|needs?|of|"
+    r"on|or|prints?|returns?|should|signature|so|such|takes?|that|the|then|there|this|to|used?|uses|when|where|which|will|"
+    r"with|works?",
+    re.IGNORECASE,
+)
 _POINTS_BACK = re.compile(r"\b(?:it|its|that|them|this|the \w+)\b", re.IGNORECASE)
 _PART = re.compile(  # of a file: what is added when no file is named belongs into the one that was changed before
     r"\b(?:arguments?|class(?:es)?|comments?|constants?|docstrings?|functions?|imports?|lines?|methods?|parameters?|"
@@ -194,6 +201,7 @@ def identifiers(text: str) -> list[str]:
 def proper_names(text: str) -> list[str]:
     """Words with a capital within a sentence, which may be classes, and names that are written as calls."""
     called = re.findall(r"\b([A-Za-z_]\w*)\(", text)
+    called += [name for name in _NAMED_CODE.findall(text) if not NO_NAME.fullmatch(name)]
     return list(dict.fromkeys([*called, *re.findall(r"(?<=[a-z,] )([A-Z][a-z]\w+)\b", text)]))
 
 

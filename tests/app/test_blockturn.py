@@ -105,9 +105,15 @@ def test_a_syntax_error_is_mended_in_a_second_try(tmp_path: Path):
 
 
 def test_a_fault_that_stays_is_told(tmp_path: Path):
-    replies = [say("```\nprint(os.sep)")] * 3
+    replies = [say("```\nprint(os.sep")] * 3
     _, answer, _ = play(tmp_path, "Create a.py that prints the separator.", *replies)
-    assert answer == "Created a.py (1 line).\na.py uses os but does not import it."
+    assert answer == "Created a.py (1 line).\na.py has a syntax error in line 1: print(os.sep."
+
+
+def test_an_import_that_was_forgotten_is_put_in(tmp_path: Path):
+    model, answer, _ = play(tmp_path, "Create a.py that prints the separator.", say("```\nprint(os.sep)"))
+    assert (tmp_path / "ws/a.py").read_text() == "import os\n\nprint(os.sep)\n"
+    assert answer == "Created a.py (3 lines)." and len(model.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,8 +194,8 @@ def test_a_function_and_its_test_are_written_into_the_two_files_that_are_named(t
     prompt = "Add a function f(a, b) to m.py with a test in test_m.py"
     model, answer, _ = play(tmp_path, prompt, say(f"```\nx = 1\n\n\n{function}"), say(f"```\n{test}"), m_py="x = 1\n")
     assert (tmp_path / "ws/m.py").read_text() == f"x = 1\n\n\n{function}"
-    assert (tmp_path / "ws/test_m.py").read_text() == test
-    assert answer == "- Edited m.py: 1 replacement, at line 1.\n- Created test_m.py (2 lines)."
+    assert (tmp_path / "ws/test_m.py").read_text() == f"from m import f\n\n{test}"
+    assert answer == "- Edited m.py: 1 replacement, at line 1.\n- Created test_m.py (4 lines)."
 
 
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):
@@ -334,6 +340,27 @@ def test_only_the_function_that_the_failing_line_calls_is_written_anew_and_twice
     assert "Make use of n." in str(model.requests[0].messages)
     assert "`assert total([]) == 2` gives `AssertionError: 0`. I change sum.py." in end_of(events).text
     assert end_of(events).outcome == "done"
+
+
+def test_a_docstring_goes_into_the_function_that_is_named_and_nothing_else_is_written(tmp_path: Path):
+    head = "sum.py:\n```python\ndef total(items):\n"
+    reply = say(f'{head}    """The sum."""\n    return sum(p for p, n in items)')
+    model, _, _ = play(tmp_path, "Add a docstring to the function total", reply, sum_py=SUM)
+    assert model.requests[0].reply_prefix == head
+    assert (tmp_path / "ws/sum.py").read_text() == SUM.replace("(items):\n", '(items):\n    """The sum."""\n')
+
+
+def test_a_parameter_with_its_default_begins_the_function(tmp_path: Path):
+    head = "sum.py:\n```python\ndef total(items, start=0):\n"
+    reply = say(f"{head}    return sum((p for p, n in items), start)")
+    model, _, _ = play(tmp_path, "Add a parameter start with default 0 to total in sum.py", reply, sum_py=SUM)
+    assert model.requests[0].reply_prefix == head
+    assert "def total(items, start=0):\n    return sum((p" in (tmp_path / "ws/sum.py").read_text()
+
+
+def test_a_question_about_the_functions_comes_with_their_names_and_number(tmp_path: Path):
+    model, _, _ = play(tmp_path, "How many functions are in sum.py?", say("Two."), sum_py=SUM)
+    assert "sum.py has 2 functions: other, total." in model.requests[0].messages[-1].content
 
 
 def test_what_still_fails_in_the_end_is_said_to_do_so(tmp_path: Path):
