@@ -63,6 +63,9 @@ class PlainFrontEnd:
         except HostError as error:
             self._print.line(f"error: {plain(str(error))}", "red")
             return 1
+        except asyncio.CancelledError:  # ctrl+c, perhaps in the line of a fetch
+            self._print.line("")
+            raise
         self._banner()
         for event in self._host.history():
             self._print.show(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
@@ -27,6 +28,7 @@ from pointcode_local.events import (
     ToolStarted,
     TurnStarted,
 )
+from pointcode_local.frontend import Progress
 from pointcode_local.lineprint import LinePrinter, Look
 from pointcode_local.plain import PlainFrontEnd, run_plain
 from pointcode_local.render import error_tail
@@ -221,6 +223,21 @@ async def test_a_session_is_resumed_by_its_number_in_the_list() -> None:
     text, _ = await talk(host, ["/resume", "/resume 2", "/resume 3"])
     assert " 1  s9  Newest" in text and " 2  s8  Older" in text
     assert host.opened_sessions == ["s8"] and "There is no session 3." in text
+
+
+async def test_ctrl_c_while_a_model_is_fetched_leaves_the_shell_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host = ScriptedHost(ScriptedAgent(), open_progress=[Progress("Downloading", 10, 100)], hold_open=True)
+    front_end = PlainFrontEnd(host, TypedLines([]), LinePrinter(sys.stdout, COLOR))
+    running = asyncio.create_task(front_end.run(""))
+    while "Downloading" not in (said := capsys.readouterr().out):  # noqa: ASYNC110 - the other task prints it
+        await asyncio.sleep(0)
+    assert not said.endswith("\n")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert capsys.readouterr().out.endswith("\n")
 
 
 async def test_own_commands_are_prompts_and_the_other_commands_tell_what_there_is() -> None:
