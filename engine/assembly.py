@@ -18,7 +18,7 @@ from .control import ControlLimits
 from .control_parts import Prefill
 from .costs import H200_BYTES_PER_S, memory_bytes_per_s, step_bytes
 from .doctor import has_gpu_driver
-from .errors import BackendUnavailable
+from .errors import BackendError, BackendUnavailable
 from .kv_cache import KvCache, KvGeometry
 from .kv_store import KvStore
 from .memo import Proofs
@@ -51,7 +51,10 @@ def assemble(files: ModelFiles, name: str, options: EngineOptions) -> EnginePart
     with timed("identity of the model"):
         identity = model_identity(files.path, config) + ("" if backend == "cpu" else f"-{backend}")
     store = KvStore(options.cache_dir / f"{identity}.kv", identity, _STORE_LIMIT_BYTES) if options.cache_dir else None
-    kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)
+    try:
+        kv, prefill, make_backend, limits = parts(files, options, context_tokens, n_threads, backend)
+    except MemoryError as error:
+        raise BackendError(f"there is not enough memory for this model: {error}") from error
     return EngineParts(
         name=name,
         vocab=config.vocab,

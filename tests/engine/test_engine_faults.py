@@ -172,6 +172,11 @@ def test_what_cannot_be_prepared_in_an_idle_moment_ends_nothing(files: ModelFile
         asyncio.run(main(engine))
 
 
+def test_a_cache_that_finds_no_memory_is_a_refusal_for_people(files: ModelFiles) -> None:
+    with pytest.raises(BackendError, match="not enough memory for this model: Unable to allocate"):
+        assemble(files, "tiny", replace(OPTIONS, kv_bytes=1 << 60))
+
+
 def test_logits_that_are_not_numbers_end_only_their_request(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
