@@ -6,11 +6,6 @@ import re
 
 from pointcode_local.orders import NO_NAME
 
-_NAME = re.compile(
-    r"an?|and|are|as|at|be|by|called|does|for|from|has|in|into|is|it|its|must|named|of|on|or|should|so|such|takes|that|the|"
-    r"then|there|this|to|used?|which|will|with",
-    re.IGNORECASE,
-)
 _NAME = r"(?:called\s+|named\s+)?(?P<quote>[`\"']?)(?P<name>[A-Za-z_]\w*)(?P=quote)"
 _ADD = r"\b(?:add|create|implement|insert|write|with)\s+(?:an?\s+|the\s+)?"
 _PARAMETER = re.compile(rf"\b(?:add|give|gets?|takes?|accepts?|new)\b[^.;\n]*?\bparameter\s+{_NAME}", re.IGNORECASE)

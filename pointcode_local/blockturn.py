@@ -38,6 +38,7 @@ MAX_COMMAND_TOKENS = 160
 COMMAND_TRIES = 2
 MEND_TRIES = 2
 _INNER = re.compile(r"\b(?:docstrings?|comments?)\b", re.IGNORECASE)
+_TELL = re.compile(r"\W*(?:please\s+)?(?:review|summari[sz]e|explain|describe)\b[^\n]{0,80}\Z", re.IGNORECASE)
 _MISTAKE = re.compile(
     r"(?i)command not found|no such file|invalid option|unrecognized|usage:|cannot stat|missing operand"
 )
@@ -244,7 +245,8 @@ class BlockTurn(BlockWork):
         if not shown and not hits and not is_given and not was_listed:
             core.emit(ContextAdded("files", files.listing()))
             self._show_file(files.readme, files.text(files.readme) if files.readme else None)
-        self._conclude_with(await self._answer_to(""), unshown="")
+        begun = "This" if is_given and _TELL.match(text) else ""  # else it says the text again
+        self._conclude_with(await self._answer_to("", begun), unshown="")
 
     def _is_given(self, text: str) -> bool:
         """Whether it is about what was piped in, or pasted."""

@@ -149,9 +149,10 @@ class BlockWork(Turn):
                 return message.content.startswith(shown_file(name, text), at)
         return False
 
-    async def _answer_to(self, wanted: str) -> str:
-        """A free answer of the model: front ends have seen it, the history does not have it yet."""
-        reply = await self._ask_for(wanted, "", "", MAX_ANSWER_TOKENS)
+    async def _answer_to(self, wanted: str, begun: str = "") -> str:
+        """A free answer of the model, which begins with `begun`: front ends have seen it, the history does not have it
+        yet."""
+        reply = await self._ask_for(wanted, begun, "", MAX_ANSWER_TOKENS)
         self._reply_done()
         if reply.finish == "length":
             raise Stop("limit", STUCK if reply.is_stuck else "the answer was cut at the token limit")

@@ -376,6 +376,15 @@ def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):
     assert not model.requests and "passed" in answer
 
 
+def test_a_review_of_what_was_piped_in_begins_with_a_word_and_not_with_the_text_again(tmp_path: Path):
+    model, answer, _ = play(
+        tmp_path, "Review this.", say("This adds a line."), attached="[standard input]\n```\n+x\n```"
+    )
+    assert model.requests[0].reply_prefix == "This" and answer == "This adds a line."
+    model, _, _ = play(tmp_path, "Explain a.py", say("It sets x."), a_py="x = 1\n")
+    assert model.requests[0].reply_prefix == ""
+
+
 def test_a_greeting_is_answered_without_showing_files(tmp_path: Path):
     model, answer, _ = play(tmp_path, "hi", say("Hello!"), a_py="x = 1\n")
     assert answer == "Hello!" and "x = 1" not in str(model.requests[0].messages)
