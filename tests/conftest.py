@@ -21,8 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run, so that a change is judged by what it does and not by luck. To look for new ones:
 # HYPOTHESIS_PROFILE=explore (random, ten times as many where a test does not say how many; see also effort.py).
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("explore", max_examples=1000)
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
@@ -34,10 +34,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Each worker reads the files from another one on, so that each file is rewritten and compiled by one of them."""
+    """Each worker reads the files from another one on, so that each file is rewritten and compiled by one of them; files
+    of which no test is meant are not read."""
     config = session.config
     if hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         files = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
+        if "not gpu" in config.option.markexpr:
+            files = [file for file in files if Path(file).parent.name != "gpu"]
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
         first = len(files) * worker // workers
         config.args = files[first:] + files[:first]
