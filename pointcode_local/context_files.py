@@ -12,6 +12,7 @@ from pointcode_local.events import ContextAdded
 from pointcode_local.tools.filetext import show_name
 from pointcode_local.tools.regular import read_regular
 from pointcode_local.tools.secrets import is_secret
+from pointcode_local.tools.workspace import as_on_disk
 
 MAX_RULES_BYTES = 32 * 1024
 MAX_MENTION_BYTES = 64 * 1024
@@ -103,7 +104,7 @@ def _existing(written: str, cwd: Path) -> tuple[str, Path | None]:
     latin = _LATIN.match(written)  # words may follow without a space, as in Chinese
     for name in (written, written.rstrip(_ENDS), latin.group().rstrip(_ENDS) if latin else ""):
         try:
-            path = cwd / Path(name).expanduser()
+            path = Path(as_on_disk(os.fspath(cwd / Path(name).expanduser())))
             if name and path.exists():
                 return name, path
         except (OSError, ValueError, RuntimeError):

@@ -7,8 +7,9 @@ import hashlib
 import os
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,8 @@ class Workspace:
         self._log_folder: tempfile.TemporaryDirectory[str] | None = None
 
     def resolve(self, text: str, cwd: Path | None = None) -> Place:
-        """Follow a path: relative to the workspace (or `cwd`), absolute, or `~/…`.
+        """Follow a path: relative to the workspace (or `cwd`), absolute, or `~/…`. Where no such name is, one that is
+        the same text in another form of Unicode is meant: models write é as one character, some disks as two.
 
         Raises ToolError for one that cannot be.
         """
@@ -64,7 +66,7 @@ class Workspace:
         except UnicodeEncodeError as error:
             raise ToolError("the path holds characters that no file name can have") from error
         expanded = str(Path(text).expanduser()) if text == "~" or text.startswith("~/") else text
-        joined = os.path.join(cwd or self.root, expanded)  # noqa: PTH118 - Path drops a final slash and "./"
+        joined = as_on_disk(os.path.join(cwd or self.root, expanded))  # noqa: PTH118 - Path drops a final slash and "./"
         real = Path(os.path.realpath(joined))
         lexical = Path(os.path.normpath(joined))
         inside = self.contains(real)
@@ -188,6 +190,21 @@ class Workspace:
         if self._log_folder is not None:
             self._log_folder.cleanup()
             self._log_folder = None
+
+
+def as_on_disk(path: str) -> str:
+    """The path with the names that are there, where it differs from them only in how characters are composed."""
+    if path.isascii() or os.path.lexists(path):
+        return path
+    found = ""
+    for part in path.split("/"):
+        if not part.isascii() and not os.path.lexists(found + part):
+            wanted = unicodedata.normalize("NFC", part)
+            with suppress(OSError):
+                same = [p.name for p in Path(found or ".").iterdir() if unicodedata.normalize("NFC", p.name) == wanted]
+                part = same[0] if len(same) == 1 else part
+        found += part + "/"
+    return found[:-1]
 
 
 def _digest(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def test_what_is_too_long_is_cut_and_the_deepest_is_kept(tmp_path: Path):
 )
 def test_mentions_are_found_in_a_prompt(prompt: str, want: list[str]):
     assert mentioned_paths(prompt) == want
+
+
+def test_a_mention_finds_a_name_in_another_form_of_unicode(tmp_path: Path):
+    (tmp_path / unicodedata.normalize("NFD", "é.txt")).write_text("ACCENT")
+    (added,) = mentions(f"See @{unicodedata.normalize('NFC', 'é.txt')}.", tmp_path, lambda path: True)
+    assert "ACCENT" in added.text
 
 
 def test_mentioned_files_are_attached(tmp_path: Path):

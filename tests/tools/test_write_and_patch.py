@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from pointcode_local.tools.atomic import apply_changes
 from pointcode_local.tools.base import FileChange, ToolError
 
 from .tool_kit import Bench, envelope, snapshot
+
+Form = Literal["NFC", "NFD"]
 
 
 # ------------------------------------------------------------------------------------------------- write
@@ -31,6 +34,24 @@ def test_odd_names_are_written_literally(bench: Bench, name: str) -> None:
     bench.ok("write", path=name, content="x\n")
     assert bench.get(name) == b"x\n"
     assert [str(p.relative_to(bench.root)) for p in bench.root.rglob("*") if p.is_file()] == [name]
+
+
+@pytest.mark.parametrize(("there", "written"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_a_name_is_found_whatever_form_of_unicode_it_is_written_in(bench: Bench, there: Form, written: Form) -> None:
+    name = "Café/über é.txt"
+    path = bench.put(unicodedata.normalize(there, name), "one\n")
+    wanted = unicodedata.normalize(written, name)
+    assert "one" in bench.ok("read", path=wanted)
+    assert not bench.edit(wanted, ("one", "two")).is_error
+    bench.ok("write", path=wanted, content="three\n")
+    assert path.read_bytes() == b"three\n"
+    bench.ok("write", path=f"{wanted}.new", content="beside it\n")
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, Path(wanted).name + ".new"])
+    other = bench.put(wanted, "its own\n")  # where both are there each is itself
+    bench.ok("read", path=wanted)
+    bench.ok("write", path=wanted, content="changed\n")
+    assert (path.read_bytes(), other.read_bytes()) == (b"three\n", b"changed\n")
+    assert "does not exist" in bench.refused("read", path="nowhere/é.txt")
 
 
 def test_an_existing_file_is_replaced_only_after_its_present_bytes_were_read(bench: Bench) -> None:
