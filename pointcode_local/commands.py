@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pointcode_local import config as configuration
@@ -84,8 +85,21 @@ def _config_get(options: argparse.Namespace, places: Places) -> int:
         _say(f"{key} = {value}  # {origin}")
     for note in settings.ignored:
         _say(f"# {note}")
+    if options.key is None:
+        _say_always(options.cwd, places)
     _say(f"# {MEANINGS[options.key]}" if options.key else "# `pointcode help config` tells what each of them means")
     return 0
+
+
+def _say_always(cwd: Path, places: Places) -> None:
+    """What the person answered "always" to in this folder, and where to take that back."""
+    from pointcode_local.policy import AlwaysRules, always_file
+
+    always = AlwaysRules(always_file(places))
+    if rules := always.of(cwd):
+        _say(f'# you said "always" here to what follows; to take one back delete its line in {always.path}')
+        for rule in rules:
+            _say(f"#   {rule}")
 
 
 def _config_set(options: argparse.Namespace, places: Places) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pointcode_local.config import Places, Settings
 from pointcode_local.frontend import HostError, JobInfo
 from pointcode_local.hooks import HookRunner
-from pointcode_local.policy import AlwaysRules, RulePolicy
+from pointcode_local.policy import AlwaysRules, RulePolicy, always_file
 from pointcode_local.rules import Rules, tool_matches
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
@@ -27,7 +27,7 @@ class ToolKit:
     def __init__(self, settings: Settings, places: Places, cwd: Path, *, small_model: bool) -> None:
         self._box = build_tools(small_model=small_model)
         self.tools = self._box.tools
-        self.policy = RulePolicy(settings, cwd, AlwaysRules(places.state / "always.toml"))
+        self.policy = RulePolicy(settings, cwd, AlwaysRules(always_file(places)))
         self.workspace = self.policy.workspace
         self.watch = TreeWatch(self.workspace.root, (places.state, places.config, places.cache))
         self._is_sandbox_off = settings.sandbox == "off"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pointcode_local.config import Settings
+from pointcode_local.config import Places, Settings
 from pointcode_local.own_files import one_at_a_time, replace_file
 from pointcode_local.permission import (
     Allow,
@@ -43,6 +43,11 @@ def rule_problem(rule: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def always_file(places: Places) -> Path:
+    """Where "always" answers are kept."""
+    return places.state / "always.toml"
 
 
 class AlwaysRules:

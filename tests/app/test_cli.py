@@ -12,6 +12,7 @@ from pointcode_local import __version__
 from pointcode_local.cli import main_parser, run, take_prompt
 from pointcode_local.commands import BENCHES
 from pointcode_local.exits import UsageError
+from pointcode_local.policy import AlwaysRules
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,6 +137,18 @@ def test_config_shows_where_values_come_from(
     assert "max_turns = 200  # default\n# model calls after which a prompt ends" in capsys.readouterr().out
     assert run(["help", "config"]) == 0
     assert "permissions.deny\n        rules for what never runs" in capsys.readouterr().out
+
+
+def test_config_shows_what_was_answered_with_always_and_where_to_take_it_back(
+    capsys: pytest.CaptureFixture[str], home: Path
+):
+    home.mkdir()
+    AlwaysRules(home / "always.toml").add(Path.cwd(), "shell(pytest*)")
+    assert run(["config"]) == 0
+    shown = capsys.readouterr().out
+    assert f"delete its line in {home}/always.toml\n#   shell(pytest*)\n" in shown
+    assert run(["config", "--cwd", str(home)]) == 0
+    assert "always" not in capsys.readouterr().out.replace('"auto"', "")
 
 
 def test_a_folder_without_sessions_is_said_to_have_none(capsys: pytest.CaptureFixture[str], home: Path):
