@@ -6,10 +6,12 @@ import os
 import platform
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pointcode_local.events import ContextAdded
-from pointcode_local.tools.filetext import show_name
+from pointcode_local.tools.base import ToolError
+from pointcode_local.tools.filetext import WIDE_MARKS, decode, show_name, visible
 from pointcode_local.tools.regular import read_regular
 from pointcode_local.tools.secrets import is_secret
 from pointcode_local.tools.workspace import as_on_disk
@@ -64,7 +66,15 @@ def _text(path: Path, within: Path | None = None) -> str:
         data = read_regular(real, MAX_RULES_BYTES * 4)
     except OSError:
         return ""
-    return "" if b"\0" in data[:8192] else data.decode("utf-8", "replace").strip()
+    return (_decoded(data) or "").strip()
+
+
+def _decoded(data: bytes) -> str | None:
+    """The text of a file, or of its beginning; None for what is no text."""
+    for n_cut in range(4 if data.startswith(WIDE_MARKS) else 1):  # UTF-16 may end within a character
+        with suppress(ToolError):
+            return visible(decode(data[: len(data) - n_cut]).text)
+    return None
 
 
 def environment(cwd: Path, mode: str, *, small_model: bool = False) -> ContextAdded:
@@ -125,8 +135,8 @@ def _attachment(path: Path, written: str) -> str:
         data = read_regular(path, MAX_MENTION_BYTES + 1)
     except OSError as error:
         return f"[@{written} cannot be read: {error.strerror}]"
-    if b"\0" in data[:8192]:
+    text = _decoded(data[:MAX_MENTION_BYTES])
+    if text is None:
         return f"[@{written} is a binary file]"
-    text = data[:MAX_MENTION_BYTES].decode("utf-8", "replace")
     note = f"\n[cut after {MAX_MENTION_BYTES:,} bytes; use read for the rest]" if len(data) > MAX_MENTION_BYTES else ""
     return f"[contents of @{written}]\n{text}{note}"

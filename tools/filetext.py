@@ -22,6 +22,7 @@ BOMS: tuple[tuple[bytes, str], ...] = (  # UTF-32 first: its little-endian mark 
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+WIDE_MARKS = tuple(mark for mark, encoding in BOMS if encoding != "utf-8")
 MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n", "PNG image"),
     (b"GIF8", "GIF image"),

@@ -67,6 +67,18 @@ def test_mentions_are_found_in_a_prompt(prompt: str, want: list[str]):
     assert mentioned_paths(prompt) == want
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_rules_and_mentions_are_read_in_their_encoding(tmp_path: Path, encoding: str):
+    (tmp_path / "AGENTS.md").write_bytes("Schreibe Grüße.\n".encode(encoding))
+    (tmp_path / "long.txt").write_bytes(("Grüße 😀\n" if encoding != "latin-1" else "Grüße\n").encode(encoding) * 12000)
+    (rule,) = rules(tmp_path)
+    assert rule.text.endswith("\nSchreibe Grüße.")
+    (added,) = mentions("See @long.txt.", tmp_path, lambda path: True)
+    first, *lines, last = added.text.split("\n")
+    assert len(lines) > 2000 and set(lines[1:-1]) <= {"Grüße 😀", "Grüße", "\ufeffGrüße 😀"}
+    assert "\ufffd" not in rule.text and "[cut after" in last
+
+
 def test_a_mention_finds_a_name_in_another_form_of_unicode(tmp_path: Path):
     (tmp_path / unicodedata.normalize("NFD", "é.txt")).write_text("ACCENT")
     (added,) = mentions(f"See @{unicodedata.normalize('NFC', 'é.txt')}.", tmp_path, lambda path: True)
