@@ -12,9 +12,8 @@ from pathlib import Path
 from pointcode_local.events import ContextAdded
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import WIDE_MARKS, decode, show_name, visible
-from pointcode_local.tools.regular import read_regular
+from pointcode_local.tools.regular import as_on_disk, read_regular
 from pointcode_local.tools.secrets import is_secret
-from pointcode_local.tools.workspace import as_on_disk
 
 MAX_RULES_BYTES = 32 * 1024
 MAX_MENTION_BYTES = 64 * 1024

@@ -37,7 +37,8 @@ START_S = 20.0  # for a server to start and name its tools
 STOP_S = 6.0
 MAX_TOOLS = 64  # of one server
 MAX_RESULT_CHARS = 200_000
-CLOSED, CLOSED_TEXT = -32000, "Connection closed"  # what the client says itself; a server may use the code too
+# What the client says itself of an end (a server may use the codes too), the second of one over HTTP that forgot us.
+ENDS = ((-32000, "Connection closed"), (-32600, "Session terminated"))
 MISSING = "the package mcp is not installed: pip install 'pointcode-local[mcp]'"
 
 
@@ -210,7 +211,7 @@ def _is_end(error: BaseException | None) -> bool:
     from a server that goes on."""
     if isinstance(error, TimeoutError | ValueError):
         return False
-    return getattr(error, "code", CLOSED) == CLOSED and getattr(error, "message", CLOSED_TEXT) == CLOSED_TEXT
+    return not hasattr(error, "code") or (getattr(error, "code", 0), getattr(error, "message", "")) in ENDS
 
 
 def _reason(error: BaseException) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import unicodedata
+from contextlib import suppress
 from pathlib import Path
 
 # Larger files are not changed by tools: their bytes could not be kept for undo.
@@ -24,3 +26,18 @@ def read_regular(path: Path | str, max_bytes: int | None = None) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         return file.read() if max_bytes is None else file.read(max_bytes)
+
+
+def as_on_disk(path: str) -> str:
+    """The path with the names that are there, where it differs from them only in how characters are composed."""
+    if path.isascii() or os.path.lexists(path):
+        return path
+    found = ""
+    for part in path.split("/"):
+        if not part.isascii() and not os.path.lexists(found + part):
+            wanted = unicodedata.normalize("NFC", part)
+            with suppress(OSError):
+                same = [p.name for p in Path(found or ".").iterdir() if unicodedata.normalize("NFC", p.name) == wanted]
+                part = same[0] if len(same) == 1 else part
+        found += part + "/"
+    return found[:-1]

@@ -7,14 +7,14 @@ import hashlib
 import os
 import stat
 import tempfile
-import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .atomic import DiskFiles, Files
 from .base import FileChange, ToolError
+from .regular import as_on_disk
 from .secrets import is_secret
 
 MAX_FILE_BYTES = 256 << 20
@@ -190,21 +190,6 @@ class Workspace:
         if self._log_folder is not None:
             self._log_folder.cleanup()
             self._log_folder = None
-
-
-def as_on_disk(path: str) -> str:
-    """The path with the names that are there, where it differs from them only in how characters are composed."""
-    if path.isascii() or os.path.lexists(path):
-        return path
-    found = ""
-    for part in path.split("/"):
-        if not part.isascii() and not os.path.lexists(found + part):
-            wanted = unicodedata.normalize("NFC", part)
-            with suppress(OSError):
-                same = [p.name for p in Path(found or ".").iterdir() if unicodedata.normalize("NFC", p.name) == wanted]
-                part = same[0] if len(same) == 1 else part
-        found += part + "/"
-    return found[:-1]
 
 
 def _digest(data: bytes) -> bytes:
