@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from textual.css.stylesheet import Stylesheet
 
 from pointcode_local.tools.workspace import Workspace
 
+from .forked import ForkedProgram, ForkingProcess
 from .permission_kit import made
+from .program import Program
 
 # How often Textual's pilot looks whether the process has become idle, after every key and in every pause: at its own 20
 # ms a third of the tests' time is spent asleep. Tests wait for what they mean (tui_kit), not for this.
@@ -28,6 +32,19 @@ def _parse_once(sheet: Stylesheet, *css: Any, **more: Any) -> Any:
 
 
 Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingProcess]:
+    made = ForkingProcess(Program(tmp_path_factory.mktemp("forking")).env)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forked(tmp_path: Path, forking: ForkingProcess) -> ForkedProgram:
+    """The program for tests in which its start is of no interest."""
+    return ForkedProgram(tmp_path, forking)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pointcode_local.tools.regular import read_regular
+from tests.app.forked import ForkedProgram
 from tests.app.openai_server import Reply
 from tests.app.program import Program
 
@@ -80,8 +81,8 @@ KINDS: tuple[Callable[[Path, Path], None], ...] = (
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
+def program(forked: ForkedProgram) -> Program:
+    return forked
 
 
 def lay(program: Program, names: tuple[str, ...], kind: Callable[[Path, Path], None]) -> None:

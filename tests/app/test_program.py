@@ -26,6 +26,7 @@ from pointcode_local.engine.errors import (
     UnknownModel,
 )
 from pointcode_local.local_models import exit_code_of
+from tests.app.forked import ForkedProgram
 from tests.app.openai_server import Reply, ScriptedServer, tool
 from tests.app.program import Program
 
@@ -98,11 +99,11 @@ def _job_id(text: str) -> str:
         ([*[tool("read", path="nothing")] * 9], "ask", 4, "limit"),
     ],
 )
-def test_exit_codes_and_outcomes(program: Program, steps: list[Reply], mode: str, code: int, outcome: str):
-    result, done, _ = program.ask(*steps, mode=mode)
+def test_exit_codes_and_outcomes(forked: ForkedProgram, steps: list[Reply], mode: str, code: int, outcome: str):
+    result, done, _ = forked.ask(*steps, mode=mode)
     assert (done.returncode, result["outcome"]) == (code, outcome)
     assert bool(result["denied"]) == (outcome == "denied")
-    assert list(program.ws.iterdir()) == []
+    assert list(forked.ws.iterdir()) == []
     if outcome != "done":
         assert outcome in done.stderr.decode().lower()
 
@@ -123,13 +124,13 @@ def test_what_keeps_a_model_from_opening_has_a_code_by_its_kind(error: EngineErr
 
 
 @pytest.mark.parametrize("endpoint", ["ftp://x", "http://[x"])
-def test_an_endpoint_that_is_no_address_is_wrong_usage(program: Program, endpoint: str):
-    done = program.run("-p", "x", "--endpoint", endpoint)
+def test_an_endpoint_that_is_no_address_is_wrong_usage(forked: ForkedProgram, endpoint: str):
+    done = forked.run("-p", "x", "--endpoint", endpoint)
     assert done.returncode == 2 and done.stdout == b"" and endpoint in done.stderr.decode()
 
 
-def test_a_server_that_keeps_breaking_off_is_worth_retrying_later(program: Program):
-    result, done, server = program.ask(*[Reply("half", breaks=True)] * 9)
+def test_a_server_that_keeps_breaking_off_is_worth_retrying_later(forked: ForkedProgram):
+    result, done, server = forked.ask(*[Reply("half", breaks=True)] * 9)
     assert done.returncode == 75
     assert result["outcome"] == "error" and "before the reply was complete" in result["error"]
     assert len(server.requests) == 3
@@ -179,13 +180,13 @@ def test_stream_json_prints_one_event_a_line_and_the_result_last(program: Progra
     assert "".join(line["text"] for line in lines if line["type"] == "text_delta") == answer
 
 
-def test_only_allowed_tools_are_offered_and_others_are_denied(program: Program):
-    result, done, server = program.ask(
+def test_only_allowed_tools_are_offered_and_others_are_denied(forked: ForkedProgram):
+    result, done, server = forked.ask(
         tool("shell", command="touch x"), Reply("no"), flags=["--allowed-tools", "read, grep"]
     )
     assert [t["function"]["name"] for t in server.requests[0]["tools"]] == ["read", "grep"]
     assert result["denied"][0]["name"] == "shell" and done.returncode == 3
-    assert not (program.ws / "x").exists()
+    assert not (forked.ws / "x").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -247,21 +248,21 @@ def test_after_a_kill_the_session_goes_on_with_an_interrupted_call(program: Prog
     assert "interrupted" in messages[3]["content"] and messages[2]["tool_calls"][0]["id"] == messages[3]["tool_call_id"]
 
 
-def test_sessions_are_continued_forked_listed_shown_and_removed(program: Program):
-    one, _, first = program.ask(Reply("ANSWER-1"), prompt="GOAL-1")
+def test_sessions_are_continued_forked_listed_shown_and_removed(forked: ForkedProgram):
+    one, _, first = forked.ask(Reply("ANSWER-1"), prompt="GOAL-1")
     sid = one["session_id"]
-    two, _, second = program.ask(Reply("ANSWER-2"), prompt="Next.", flags=["--resume", sid])
-    fork, _, third = program.ask(Reply("ANSWER-3"), prompt="Other.", flags=["--fork", sid])
+    two, _, second = forked.ask(Reply("ANSWER-2"), prompt="Next.", flags=["--resume", sid])
+    fork, _, third = forked.ask(Reply("ANSWER-3"), prompt="Other.", flags=["--fork", sid])
     assert two["session_id"] == sid != fork["session_id"]
     head = first.requests[0]["messages"]
     assert second.requests[0]["messages"][: len(head)] == head == third.requests[0]["messages"][: len(head)]
     assert first.requests[0]["tools"] == second.requests[0]["tools"]
-    listed = program.run("sessions").stdout.decode()
+    listed = forked.run("sessions").stdout.decode()
     assert sid in listed and fork["session_id"] in listed and "GOAL-1" in listed
-    shown = program.run("sessions", "show", sid).stdout.decode()
+    shown = forked.run("sessions", "show", sid).stdout.decode()
     assert "GOAL-1" in shown and "ANSWER-2" in shown and "ANSWER-3" not in shown
-    assert program.run("sessions", "rm", sid).returncode == 0
-    assert sid not in program.run("sessions", "list", "--all").stdout.decode()
+    assert forked.run("sessions", "rm", sid).returncode == 0
+    assert sid not in forked.run("sessions", "list", "--all").stdout.decode()
 
 
 def on_a_terminal(program: Program, *arguments: str) -> str:
@@ -307,35 +308,35 @@ def test_a_standard_output_without_unicode_shows_what_it_can(program: Program):
         assert b"GOAL" in done.stdout or b"pointcode COMMAND ?" in done.stdout
 
 
-def test_the_head_is_the_same_in_every_folder(program: Program, tmp_path: Path):
+def test_the_head_is_the_same_in_every_folder(forked: ForkedProgram, tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
-    (program.ws / "AGENTS.md").write_text("RULE-1")
-    _, _, one = program.ask(Reply("ok"))
-    _, _, two = program.ask(Reply("ok"), flags=["--cwd", str(other)])
+    (forked.ws / "AGENTS.md").write_text("RULE-1")
+    _, _, one = forked.ask(Reply("ok"))
+    _, _, two = forked.ask(Reply("ok"), flags=["--cwd", str(other)])
     assert one.requests[0]["messages"][0] == two.requests[0]["messages"][0]
     assert one.requests[0]["tools"] == two.requests[0]["tools"]
     assert "RULE-1" in one.requests[0]["messages"][1]["content"]
 
 
-def test_endpoint_and_key_come_from_the_environment_and_are_not_written_down(program: Program):
+def test_endpoint_and_key_come_from_the_environment_and_are_not_written_down(forked: ForkedProgram):
     with ScriptedServer([Reply("ok")]) as server:
-        done = program.run("-p", "x", POINTCODE_ENDPOINT=server.url, POINTCODE_API_KEY="sk-secret-1")
+        done = forked.run("-p", "x", POINTCODE_ENDPOINT=server.url, POINTCODE_API_KEY="sk-secret-1")
     assert done.stdout == b"ok\n"
     assert server.headers[0]["authorization"] == "Bearer sk-secret-1"
-    written = b"".join(p.read_bytes() for p in program.state.rglob("*") if p.is_file())
+    written = b"".join(p.read_bytes() for p in forked.state.rglob("*") if p.is_file())
     assert b"sk-secret-1" not in written + done.stderr
 
 
-def test_a_project_file_counts_fully_only_when_it_is_trusted(program: Program):
-    (program.ws / ".pointcode").mkdir()
-    (program.ws / ".pointcode/config.toml").write_text('[permissions]\nallow = ["shell(touch made)"]\n')
+def test_a_project_file_counts_fully_only_when_it_is_trusted(forked: ForkedProgram):
+    (forked.ws / ".pointcode").mkdir()
+    (forked.ws / ".pointcode/config.toml").write_text('[permissions]\nallow = ["shell(touch made)"]\n')
     script = [tool("shell", command="touch made"), Reply("ok")]
-    result, done, _ = program.ask(*script, mode="ask")
+    result, done, _ = forked.ask(*script, mode="ask")
     assert result["outcome"] == "denied" and b"config trust" in done.stderr
-    assert program.run("config", "trust").returncode == 0
-    result, _, _ = program.ask(*script, mode="ask")
-    assert result["outcome"] == "done" and (program.ws / "made").exists()
+    assert forked.run("config", "trust").returncode == 0
+    result, _, _ = forked.ask(*script, mode="ask")
+    assert result["outcome"] == "done" and (forked.ws / "made").exists()
 
 
 def test_tools_or_engine_folders_of_the_user_do_not_shadow_ours(program: Program):
@@ -346,21 +347,21 @@ def test_tools_or_engine_folders_of_the_user_do_not_shadow_ours(program: Program
     assert done.returncode == 0 and result["result"] == "ok"
 
 
-def test_a_path_that_no_file_can_have_is_an_answer_for_the_model(program: Program):
+def test_a_path_that_no_file_can_have_is_an_answer_for_the_model(forked: ForkedProgram):
     steps = [tool(name, path="a" * 5000, content="x", pattern="x") for name in ("write", "read", "grep", "list")]
     steps.append(tool("edit", path="b" * 300, edits=[{"old": "", "new": "x"}]))
-    result, done, server = program.ask(*steps)
+    result, done, server = forked.ask(*steps)
     assert done.returncode == 0 and result["result"] == "Done."
     assert len(server.results()) == 5 and all("too long" in text for text in server.results())
 
 
-def test_without_room_for_the_undo_copy_a_file_is_left_as_it_is(program: Program):
-    (program.ws / "a.txt").write_text("old\n")
-    (program.state / "checkpoints").write_text("no folder")
-    _, done, server = program.ask(tool("edit", path="a.txt", edits=[{"old": "old", "new": "new"}]))
+def test_without_room_for_the_undo_copy_a_file_is_left_as_it_is(forked: ForkedProgram):
+    (forked.ws / "a.txt").write_text("old\n")
+    (forked.state / "checkpoints").write_text("no folder")
+    _, done, server = forked.ask(tool("edit", path="a.txt", edits=[{"old": "old", "new": "new"}]))
     assert done.returncode == 0
     assert "was not run" in server.results()[0]
-    assert (program.ws / "a.txt").read_text() == "old\n"
+    assert (forked.ws / "a.txt").read_text() == "old\n"
 
 
 @pytest.mark.parametrize(
@@ -408,7 +409,7 @@ def test_a_full_disk_behind_standard_output_is_told(program: Program, form: str)
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused_at_once(
-    program: Program, arguments: tuple[str, ...], cure: bytes
+    forked: ForkedProgram, arguments: tuple[str, ...], cure: bytes
 ) -> None:
-    done = program.run("-p", "Go.", *arguments)
+    done = forked.run("-p", "Go.", *arguments)
     assert done.returncode in (1, 2) and cure in done.stderr and b"asking again" not in done.stderr
