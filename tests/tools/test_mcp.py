@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -174,11 +175,17 @@ def http_stub() -> Iterator[str]:
     """The same server over HTTP, with one JSON answer a request; wants a header."""
     done = subprocess.Popen([sys.executable, "-I", str(STUB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+    sessions: list[str] = []
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             line = self.rfile.read(int(self.headers["content-length"])).decode()
             if self.headers.get("authorization") != "Bearer t":
                 return self.answer(401, b"")
+            if json.loads(line)["method"] == "initialize":
+                sessions.append(f"session-{len(sessions)}")
+            elif self.headers.get("mcp-session-id") != sessions[-1]:
+                return self.answer(404, b"")
             assert done.stdin is not None and done.stdout is not None
             done.stdin.write(json.dumps(json.loads(line)) + "\n")
             done.stdin.flush()
@@ -189,9 +196,14 @@ def http_stub() -> Iterator[str]:
 
         do_DELETE = do_GET
 
+        def do_PUT(self) -> None:
+            sessions.append("none that anybody knows")
+            self.answer(200)
+
         def answer(self, status: int, data: bytes = b"") -> None:
             self.send_response(status)
             self.send_header("content-type", "application/json")
+            self.send_header("mcp-session-id", sessions[-1] if sessions else "")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -214,6 +226,16 @@ async def test_a_server_over_http_is_called_with_its_headers(tmp_path: Path, htt
         )
         assert "web over" in (await servers.call("mcp__web__echo", text="web over HTTP")).text
         assert "'shut'" in servers.connections[1].state
+
+
+async def test_a_server_over_http_that_forgot_the_session_is_asked_for_a_new_one(
+    tmp_path: Path, http_stub: str
+) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(McpServer("web", url=http_stub, headers=(("authorization", "Bearer t"),)))
+        (await asyncio.to_thread(urllib.request.urlopen, urllib.request.Request(http_stub, method="PUT"))).close()
+        assert "Session terminated" in (await servers.call("mcp__web__echo", text="lost")).text
+        assert "back" in (await servers.call("mcp__web__echo", text="back")).text
 
 
 @pytest.mark.skipif(not sandbox_status().blocks_network, reason="no sandbox that blocks the network on this machine")
