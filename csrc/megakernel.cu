@@ -19,7 +19,7 @@ template <int NB>
 __device__ __forceinline__ void controller_and_combiner(const Params& p, const TaskDescriptor* list,
                                                         int n, int half) {
   DescriptorReader<NB> reader;
-  DescriptorFeed<NB> feed{p, list, n, 0};
+  DescriptorFeed<NB> feed{p, list, n, min(n, kDescSlots)};
   int routed = -1;
   uint32_t routes = 0;
 #pragma unroll 1
@@ -41,7 +41,15 @@ template <int NB, bool kChains>
 __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant__ Params p) {
   const int warp = threadIdx.x >> 5, begin = p.offsets[blockIdx.x],
             n = p.offsets[blockIdx.x + 1] - begin;
-  set_up<NB>(p);
+  set_up_block<NB>(p);
+  if (warp == kController) DescriptorFeed<NB>{p, p.tasks + begin, n}.refill(0);
+  if (warp != kProducer) {
+    wait_for_earlier_kernels();
+    if (warp >= kFirstConsumer) row_table(smem<NB>(), p, static_cast<int>(threadIdx.x) - kFirstConsumer * 32, kConsumers * 32);
+    if (warp == kStorer) Storer<NB>{p}.embed();
+    if (warp == kCombiner) clear_queues(p, static_cast<int>(threadIdx.x & 31), 32);
+    join_start<NB>(p);
+  }
   if (warp >= kFirstConsumer) {
     set_more_registers<kConsumerRegisters>();
     Consumer<NB, kChains>(p).loop(n);

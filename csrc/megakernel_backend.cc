@@ -40,8 +40,9 @@ const char* wait_name(uint32_t kind) {
                                            "tagged data",
                                            "a counter",
                                            "an item",
-                                           "the rows' experts"};
-  return kind < 12 ? kNames[kind] : "?";
+                                           "the rows' experts",
+                                           "the step's positions and pages"};
+  return kind < 13 ? kNames[kind] : "?";
 }
 
 const char* opcode_text(int32_t opcode) {

@@ -79,7 +79,8 @@ enum class WaitKind : int32_t {
   kData,
   kCounter,
   kItem,
-  kChosen
+  kChosen,
+  kStart
 };
 
 // Activations handed between SMs are "tagged": 8 bytes carry 4 bytes of payload (one fp32 or two bf16) and a 4-byte tag

@@ -224,7 +224,6 @@ struct Storer {
 
   __device__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
-    embed();
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
