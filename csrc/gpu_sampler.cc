@@ -16,7 +16,8 @@ bool has_penalties(const SamplingConfig& c) {
 }  // namespace
 
 GpuSampler::GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int32_t* positions,
-                       const uint32_t* abort_flag, cudaStream_t stream)
+                       const uint32_t* abort_flag, cudaStream_t stream, const Leader* leaders,
+                       int32_t n_leaders)
     : vocab_(vocab),
       stream_(stream),
       masks_(kMaxRows * mask_words(vocab)),
@@ -28,6 +29,7 @@ GpuSampler::GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int3
   CHECK_THAT(pointcode_sample_params_size() == sizeof(gpu::SampleParams),
              "sample.h differs between host and device");
   params_.vocab = vocab, params_.logits = logits;
+  params_.leaders = leaders, params_.n_leaders = n_leaders;
   params_.masks = masks_.data(), params_.mask_words = static_cast<int32_t>(mask_words(vocab));
   params_.tokens = tokens, params_.positions = positions;
   params_.abort_flag = abort_flag;
@@ -55,6 +57,12 @@ void GpuSampler::regroup(const std::vector<BatchRow>& rows, std::span<const int3
     row.has_bias = !c.logit_bias.empty(), row.has_penalties = has_penalties(c);
     row.seed = c.seed, row.sequence = sequences[r];
   }
+}
+
+RowDraw GpuSampler::draw_of(int row) const {
+  const gpu::SampleRow& r = params_.rows[row];
+  const bool draws = r.draws_from_all(vocab_);
+  return {r.seed, draws ? 1.f / r.temperature : 1.f, draws};
 }
 
 // Dense vectors of the vocabulary's size: few requests have them, so they are copied at leisure.

@@ -13,11 +13,13 @@ namespace pointcode {
 
 // Launches of one step are numbered; answers of the last kAnswers of them are kept.
 //
-// Not thread-safe. `logits` (8, vocab), `tokens` and `positions` (8) are device memory of the owner.
+// Not thread-safe. `logits` (8, vocab), `tokens` and `positions` (8) are device memory of the owner; `leaders` too,
+// (rows, n_leaders) of these logits, or none.
 class GpuSampler {
  public:
   GpuSampler(int32_t vocab, const float* logits, int32_t* tokens, int32_t* positions,
-             const uint32_t* abort_flag, cudaStream_t stream);
+             const uint32_t* abort_flag, cudaStream_t stream, const Leader* leaders = nullptr,
+             int32_t n_leaders = 0);
 
   static constexpr uint32_t kAnswers = 4;
   static_assert(kAnswers > kMaxUnderWay && (gpu::kStampMask + 1) % kAnswers == 0);
@@ -27,6 +29,8 @@ class GpuSampler {
   void set_batch(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences);
   // The same sequences with other numbers of rows.
   void regroup(const std::vector<BatchRow>& rows, std::span<const int32_t> sequences);
+  // How whoever makes the leaders finds the row's.
+  RowDraw draw_of(int row) const;
   // Before each step: positions, and masks, which may come only when everything launched before has
   // ended.
   void prepare(const std::vector<BatchRow>& rows);

@@ -45,7 +45,9 @@ __global__ void __launch_bounds__(kThreads, 1) decode_step(const __grid_constant
   if (warp == kController) DescriptorFeed<NB>{p, p.tasks + begin, n}.refill(0);
   if (warp != kProducer) {
     wait_for_earlier_kernels();
-    if (warp >= kFirstConsumer) row_table(smem<NB>(), p, static_cast<int>(threadIdx.x) - kFirstConsumer * 32, kConsumers * 32);
+    if (warp >= kFirstConsumer)
+      row_table(smem<NB>(), p, static_cast<int>(threadIdx.x) - kFirstConsumer * 32,
+                kConsumers * 32);
     if (warp == kStorer) Storer<NB>{p}.embed();
     if (warp == kCombiner) clear_queues(p, static_cast<int>(threadIdx.x & 31), 32);
     join_start<NB>(p);

@@ -138,6 +138,7 @@ void MegakernelBackend::allocate_activations() {
 
   const auto rows = static_cast<size_t>(kMaxRows);
   logits_ = DeviceBuffer<float>(rows * vocab_);
+  leaders_ = DeviceBuffer<Leader>(rows * static_cast<size_t>(n_sms_));
   pages_ = DeviceBuffer<int32_t>(host_pages_.size());
   tokens_ = DeviceBuffer<int32_t>(2 * rows);
   abort_ = DeviceBuffer<uint32_t>(1);
@@ -145,10 +146,11 @@ void MegakernelBackend::allocate_activations() {
   counters_ = DeviceBuffer<uint32_t>(static_cast<size_t>(2) * std::max(p.n_counters, 1) *
                                      mk::kCounterWords);
   p.queues = queues_.data(), p.counters = counters_.data();
-  p.logits = logits_.data(), p.page_table = pages_.data();
+  p.logits = logits_.data(), p.leaders = leaders_.data(), p.page_table = pages_.data();
   p.abort_flag = abort_.data(), p.mailbox = mailbox_.data();
   sampler_ = std::make_unique<GpuSampler>(vocab_, logits_.data(), tokens_.data(),
-                                          tokens_.data() + kMaxRows, abort_.data(), stream_.get());
+                                          tokens_.data() + kMaxRows, abort_.data(), stream_.get(),
+                                          leaders_.data(), n_sms_);
   check_cuda(cudaDeviceSynchronize(), "setting up the megakernel");
 }
 

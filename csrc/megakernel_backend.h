@@ -96,6 +96,7 @@ class MegakernelBackend final : public StepBackend {
   void allocate_activations();
   int find_chains(const std::vector<BatchRow>& rows);
   bool follows(const BatchRow& row, const BatchRow& before) const;
+  void set_draws(size_t n_rows);
   void upload_pages(const std::vector<BatchRow>& rows);
   void feed(const std::vector<BatchRow>& rows);
   void check_rows(const std::vector<BatchRow>& rows) const;
@@ -122,6 +123,7 @@ class MegakernelBackend final : public StepBackend {
   std::vector<Lists> lists_;
   DeviceBuffer<uint8_t> activations_;  // all tagged buffers
   DeviceBuffer<float> logits_;
+  DeviceBuffer<Leader> leaders_;
   DeviceBuffer<int32_t> pages_, tokens_;  // tokens_: (2, 8) tokens, positions
   DeviceBuffer<uint32_t> abort_, queues_, counters_;
   std::unique_ptr<GpuSampler> sampler_;

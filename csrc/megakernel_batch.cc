@@ -17,6 +17,7 @@ void MegakernelBackend::set_batch(const std::vector<BatchRow>& rows) {
   n_sequences_ = find_chains(rows);
   upload_pages(rows);
   sampler_->set_batch(rows, params_.table_row);
+  set_draws(rows.size());
   device_token_.fill(-1);  // the first step uploads tokens and positions
 }
 
@@ -30,6 +31,11 @@ void MegakernelBackend::regroup(const std::vector<BatchRow>& rows) {
   const int n = find_chains(rows);
   CHECK_THAT(n == n_sequences_, "rows of ", n, " sequences came for a batch of ", n_sequences_);
   sampler_->regroup(rows, params_.table_row);
+  set_draws(rows.size());
+}
+
+void MegakernelBackend::set_draws(size_t n_rows) {
+  for (size_t r = 0; r < n_rows; ++r) params_.draw[r] = sampler_->draw_of(static_cast<int>(r));
 }
 
 // Says of each row which chain and sequence it belongs to; returns how many sequences there are.

@@ -12,6 +12,7 @@
 //   red.free[i]    storer -> the consumer warps with a part      number of the tile   fences of the block
 //   chosen_full    8 consumer warps -> combiner                  8               mbarrier phase, one a MoE layer
 //   route_full     combiner -> producer, consumer warps (and through item, ring, red everybody) 1   the same
+//   started        all warps but the producer -> all             11              mbarrier phase, once
 //   warp_sync      8 consumer warps among themselves             8               mbarrier phase
 //   tagged data    any SM -> any SM                              per 8 bytes     the tag (step, layer) is never reused
 //                                                                                within 2^24 steps
@@ -63,12 +64,14 @@ struct Fixed {  // everything in shared memory but the ring
   uint32_t chosen[NB][kMaxExperts / 4];  // a byte per expert: 1 + its slot in the row, or 0
   float owned[4][NB][16];                // this SM's residual tiles
   int32_t position[NB], page[2][NB];     // of each row's token; its page in either KV group
+  Leader leader[NB][16];                 // by batch row and output row
+  uint64_t noise_key[NB];
   Route route[2];
   uint8_t routes[256];                           // per layer: whether this SM needs the route
   int32_t item[kItemSlots];                      // claimed items, ahead of their stages
   alignas(128) TaskDescriptor desc[kDescSlots];  // bulk copies want 16-byte alignment
   uint64_t desc_full[kDescSlots], desc_empty[kDescSlots];
-  uint64_t red_full[kRedSlots], warp_sync, route_full, chosen_full;
+  uint64_t red_full[kRedSlots], warp_sync, route_full, chosen_full, started;
   uint64_t item_full[kItemSlots], item_empty[kItemSlots];
 };
 

@@ -130,8 +130,7 @@ struct CountedStorer : Storer<NB> {
         if (live && at < p.n_experts) put(p.router, row * p.n_experts + at, x, tag);
         break;
       case Opcode::kLmHead:
-        if (live && at < p.vocab)
-          p.logits[static_cast<size_t>(row) * p.vocab + at] = x * p.logit_scale;
+        if (live && at < p.vocab) this->store_logit(row, at, x * p.logit_scale);
         break;
       case Opcode::kMoeDownDrain: {
         const Route& route = smem<NB>().f.route[d.layer & 1];
@@ -181,6 +180,7 @@ struct CountedStorer : Storer<NB> {
   __device__ __forceinline__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
     this->embed();
+    begin_leaders<NB>(p);
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
@@ -201,6 +201,7 @@ struct CountedStorer : Storer<NB> {
       }
       reader.close();
     }
+    publish_leaders<NB>(p);
   }
 };
 

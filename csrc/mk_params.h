@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "leader.h"
 #include "task.h"
 
 #ifdef __CUDACC__
@@ -131,6 +132,9 @@ struct Params {
   // Rows may be consecutive tokens of one sequence: a chain, whose rows follow each other and share their pages.
   int32_t first_row[kMaxRows];  // of the row's chain; itself where it is alone
   int32_t table_row[kMaxRows];  // whose page table is the row's
+  // For the sampler. leaders: (n_rows, gridDim), each SM's of its own tiles; null: not wanted.
+  Leader* leaders;
+  RowDraw draw[kMaxRows];
 };
 
 // Launches the kernel that runs the published orders (p.counted); a cudaError_t.

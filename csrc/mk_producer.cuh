@@ -16,8 +16,16 @@ struct Producer {
   uint32_t issued = 0, n_landed = 0;
   uint32_t limit = 1;  // stages that may be on their way
   uint32_t n_items = 0;
+  bool started = false;  // what the kernels before have written may be read
   int ordinal = -1;
 
+  // Until the kernels before have ended and the rows' table is there. Weights need neither.
+  __device__ __forceinline__ void start() {
+    if (started) return;
+    started = true;
+    wait_for_earlier_kernels();
+    mbar_wait(p, &smem<NB>().f.started, 0, ordinal, WaitKind::kStart);
+  }
   // Waits until the next stage is free and few enough are on their way.
   __device__ __forceinline__ void acquire() {
     Smem<NB>& s = smem<NB>();
@@ -126,7 +134,10 @@ struct Producer {
     const uint8_t* src = base + static_cast<size_t>(d.tile_begin) * plan.tile_bytes();
     set_limit(bytes);
 #pragma unroll 1
-    for (int i = plan.stages * d.tile_count; i; i--, src += bytes) stage(src, bytes);
+    for (int i = plan.stages * d.tile_count; i; i--, src += bytes) {
+      if (issued == Smem<NB>::kStages) start();
+      stage(src, bytes);
+    }
   }
 
   // Down projections: each tile of the residual from all experts of the union.
@@ -203,6 +214,9 @@ struct Producer {
       const TaskDescriptor& d = reader.open(p);
       ordinal = d.ordinal;
       const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
+      if (d.opcode != static_cast<int>(Opcode::kRouterGemm) &&
+          d.opcode != static_cast<int>(Opcode::kQkvProj))
+        start();
       if ((d.flags & kFlagFusedTopK) && routed != d.layer) {
         look_ahead(d, layer, routes & 1);
         mbar_wait(p, &smem<NB>().f.route_full, routes++ & 1, ordinal, WaitKind::kRoute);

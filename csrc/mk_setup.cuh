@@ -13,7 +13,6 @@ template <int NB>
 __device__ void init_barriers(Smem<NB>& s) {
   for (int i = 0; i < Smem<NB>::kStages; i++)
     mbar_init(&s.ring_full[i], 1), mbar_init(&s.ring_empty[i], kConsumers), s.number[i] = 0;
-  mbar_init(&s.aside_full, 1), mbar_init(&s.aside_empty, kConsumers);
   for (int i = 0; i < kDescSlots; i++)
     mbar_init(&s.f.desc_full[i], 1), mbar_init(&s.f.desc_empty[i], 12);
   for (int i = 0; i < Fixed<NB>::kRedSlots; i++)

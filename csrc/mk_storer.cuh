@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "mk_leaders.cuh"
 #include "mk_route.cuh"
 
 namespace pointcode::mk {
@@ -149,6 +150,11 @@ struct Storer {
     }
   }
 
+  __device__ __forceinline__ void store_logit(int row, int token, float logit) const {
+    p.logits[static_cast<size_t>(row) * p.vocab + token] = logit;
+    offer_leader<NB>(p, row, token, logit);
+  }
+
   __device__ __forceinline__ int owned_begin() const {
     return static_cast<int>(blockIdx.x) * (p.hidden / 16) / p.n_owners;
   }
@@ -215,8 +221,7 @@ struct Storer {
             break;
           default:  // LM_HEAD
             if (live && tile * 16 + out_row() < p.vocab)
-              p.logits[static_cast<size_t>(row) * p.vocab + tile * 16 + out_row()] =
-                  x * p.logit_scale;
+              store_logit(row, tile * 16 + out_row(), x * p.logit_scale);
         }
       }
     }
@@ -224,6 +229,7 @@ struct Storer {
 
   __device__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
+    begin_leaders<NB>(p);
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);
@@ -235,6 +241,7 @@ struct Storer {
       }
       reader.close();
     }
+    publish_leaders<NB>(p);
   }
 };
 

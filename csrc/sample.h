@@ -4,6 +4,14 @@
 
 #include <cstdint>
 
+#include "leader.h"
+
+#ifdef __CUDACC__
+#define POINTCODE_HOST_DEVICE __host__ __device__
+#else
+#define POINTCODE_HOST_DEVICE
+#endif
+
 namespace pointcode::gpu {
 
 constexpr int kMaxSampleVocab =
@@ -21,6 +29,13 @@ struct SampleRow {  // the fields mean what they mean in SamplingConfig
   int32_t position;  // of the token that the logits follow
   uint64_t seed;
   int32_t sequence, reserved;  // sequence: whose bias and counts these are
+
+  POINTCODE_HOST_DEVICE bool is_plain() const { return !has_bias && !has_penalties && !has_mask; }
+  POINTCODE_HOST_DEVICE bool keeps_top_k(int32_t vocab) const { return top_k > 0 && top_k < vocab; }
+  // Whether the winner among all tokens is worth knowing.
+  POINTCODE_HOST_DEVICE bool draws_from_all(int32_t vocab) const {
+    return is_plain() && temperature > 0.f && !keeps_top_k(vocab);
+  }
 };
 static_assert(sizeof(SampleRow) == 64);
 
@@ -38,6 +53,8 @@ struct SampleResult {
 struct SampleParams {  // an argument of the kernel, rows and all: nothing is copied for a step
   int32_t n_rows, vocab;
   SampleRow rows[kMaxSampleRows];
+  int32_t n_leaders;      // a row; 0: not known
+  const Leader* leaders;  // (rows, n_leaders), of all tokens together
   const float* logits;    // (rows, vocab)
   const float* bias;      // (sequences, vocab); read where has_bias
   int32_t* counts;        // (sequences, vocab): of each token in the history; where has_penalties

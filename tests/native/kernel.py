@@ -23,7 +23,7 @@ MAX_ROWS, MAX_PAGES = 8, 80
 COUNTED_ENOUGH = 1000  # what counters hold before a wave that runs alone
 KIND_NAMES = (
     "nothing", "descriptor", "ring full", "ring empty", "reduce full", "reduce empty", "warps", "route", "data",
-    "counter", "item", "chosen",
+    "counter", "item", "chosen", "start",
 )  # fmt: skip
 # Buffers whose eight pairs of a k-tile lie in the order of mk_common.cuh's operand_at(): t and t + 4 side by side.
 OPERANDS = ("attn", "ffn", "normed", "moe_in")  # and the lean order's residual
@@ -38,6 +38,15 @@ class MkLayer(ctypes.Structure):
         ("flags", ctypes.c_int32),
         ("intermediate", ctypes.c_int32),
     ]
+
+
+class MkDraw(ctypes.Structure):
+    """csrc/leader.h: RowDraw."""
+
+    _fields_ = [("seed", ctypes.c_uint64), ("inverse", ctypes.c_float), ("draws", ctypes.c_int32)]
+
+
+LEADER = np.dtype([("logit", "<f4"), ("token", "<i4"), ("score", "<f4"), ("drawn", "<i4")])  # csrc/leader.h
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:
@@ -63,6 +72,8 @@ class MkParams(ctypes.Structure):
         ("n_counters", ctypes.c_int32),
         *_fields(ctypes.c_void_p, "counters normed o_out ffn_out topk route moe_in moe_out"),
         *_fields(ctypes.c_int32 * MAX_ROWS, "first_row table_row"),
+        ("leaders", ctypes.c_void_p),
+        ("draw", MkDraw * MAX_ROWS),
     ]
 
 
@@ -177,6 +188,7 @@ class Kernel:
         self.allocate("abort_flag", 4)
         self.allocate("mailbox", 16)
         self.allocate("logits", MAX_ROWS * c.vocab * 4)
+        self.allocate("leaders", MAX_ROWS * self.n_sms * LEADER.itemsize)
         splits = max(s.n_splits for s in self.schedules)
         self.allocate("activations", self.library.pointcode_mk_place(ctypes.byref(p), layers, splits, None))
         place = ctypes.c_void_p(self.memory["activations"].data_ptr())
@@ -215,6 +227,11 @@ class Kernel:
             raise AbortedStep(who >> 16, who >> 8 & 255, KIND_NAMES[who & 255], ordinal, seen, wanted)
         vocab = self.model.config.vocab
         return self.get("logits", np.float32, 0, n * vocab * 4).astype(np.float32).reshape(n, vocab)
+
+    def leaders(self, n_rows: int) -> NDArray[np.void]:
+        """(n_rows, SMs) LEADER records of the last step."""
+        n_bytes = n_rows * self.n_sms * LEADER.itemsize
+        return self.get("leaders", np.uint8, 0, n_bytes).view(LEADER).reshape(n_rows, self.n_sms)
 
     def jump(self, step: int) -> None:
         """The next step is number `step`; clears what steps count on, as the backend does."""

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import torch
 
+from pointcode_local.engine import _native
 from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule
 from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
 from .host_build import compiler
 from .host_kernel import CheckedRow, HostKernel, build
-from .kernel import AbortedStep, MkParams
+from .kernel import AbortedStep, MkDraw, MkParams
 from .test_random_schedules import random_schedule
 
 pytestmark = [
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 WINDOW = 70
+NO_TOKEN = 2**31 - 1
 LENGTHS = (1, 63, 64, 65, 70, 71, 129, 30)  # around the borders of pages and of the window
 
 
@@ -128,6 +130,33 @@ def test_the_published_orders_give_the_same_bits_and_the_lean_order_the_same_wit
         assert torch.equal(found["shipped"], found[order]), order
     distance = (found["lean"] - found["shipped"]).norm(dim=1) / found["lean"].norm(dim=1)
     assert distance.median() < 0.01
+
+
+@pytest.mark.parametrize("order", ["lean", "shipped"])
+def test_each_sm_tells_which_of_its_tokens_lead(kernels: Kernels, order: str) -> None:
+    kernel, rows = kernels(order), started(kernels(order), LENGTHS)
+    temperatures = (0.0, 1.0, 0.3, 4.0, 0.0, 1.0, 2.0, 0.7)
+    for n in (8, 3, 1):
+        for r, temperature in enumerate(temperatures[:n]):
+            kernel.params.draw[r] = MkDraw(90 + r, 1 / temperature if temperature else 1.0, temperature > 0)
+        logits, leaders = kernel.step(rows[:n]), kernel.leaders(n)
+        for r, temperature in enumerate(temperatures[:n]):
+            first = leaders[r, leaders[r]["logit"].argmax()]
+            assert (first["token"], first["logit"]) == (logits[r].argmax(), logits[r].max())
+            drawn = leaders[r, leaders[r]["score"].argmax()]["drawn"]
+            config = _native.SamplingConfig(temperature=temperature, seed=90 + r)
+            assert drawn == (_native.sample(logits[r], config, rows[r].position).token if temperature else NO_TOKEN)
+            assert len({leader["token"] for leader in leaders[r]}) == kernel.n_sms  # of its own tiles each
+    release(rows)
+
+
+def test_the_leader_of_logits_with_a_nan_is_one(kernel: HostKernel) -> None:
+    rows, scale = started(kernel, (5, 70)), kernel.params.logit_scale
+    kernel.params.logit_scale = float("nan")
+    kernel.step(rows)
+    assert np.isnan(kernel.leaders(2)["logit"]).all()
+    kernel.params.logit_scale = scale
+    release(rows)
 
 
 def test_waves_in_any_order_on_any_sms_give_the_same_bits(kernels: Kernels, weights: ModelWeights) -> None:

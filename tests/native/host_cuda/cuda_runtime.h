@@ -199,6 +199,9 @@ inline float __uint_as_float(uint32_t u) {
 }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline void __threadfence_block() {}
 inline int __popc(uint32_t x) { return __builtin_popcount(x); }
