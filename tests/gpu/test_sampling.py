@@ -8,7 +8,7 @@ import pytest
 from pointcode_local.engine import _native
 from pointcode_local.engine._native import RowStatus, SamplingConfig, StepRow
 
-from .support import needs_gpu
+from .support import Bed, needs_gpu, prompt_of, tiny_weights
 
 pytestmark = needs_gpu
 
@@ -105,3 +105,44 @@ def test_impossible_logits_are_survived() -> None:
     for logits in (np.full((1, 500), -np.inf, np.float32), np.full((1, 500), np.inf, np.float32)):
         [result] = _native.gpu_sample(logits, [StepRow(token=0, position=0, sampling=config)])[0]
         assert 0 <= result.token < 500
+
+
+LED: list[dict[str, object]] = [  # what the leaders of a step's kernel settle, or begin
+    {},
+    {"temperature": 1.0},
+    {"temperature": 0.4, "top_p": 0.95},
+    {"temperature": 1.5, "top_p": 0.3},
+    {"temperature": 2.0, "top_p": 0.01},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 1.0, "min_p": 0.1, "top_p": 0.5},
+    {"temperature": 1.0, "top_k": 5},
+    {"temperature": 1.0, "top_k": 5000, "top_p": 0.9},
+    {"temperature": 1.0, "n_logprobs": 3},
+    {"repetition_penalty": 1.5},
+]
+
+
+@pytest.fixture(scope="module")
+def beds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bed]:
+    weights = tiny_weights(tmp_path_factory.mktemp("tiny"))
+    lean = Bed.of(weights)
+    return {order: Bed.of(weights, order) if order != "lean" else lean for order in ("lean", "shipped")}
+
+
+@pytest.mark.parametrize("order", ["lean", "shipped"])
+@pytest.mark.parametrize("kinds", [[0] * 8, [1] * 8, [2, 3, 4] * 2, [0, 1, 3, 5, 6, 7, 8, 10], [9, 2, 0], [4], [3, 1]])
+def test_a_step_chooses_the_cpus_token_from_its_logits(beds: dict[str, Bed], order: str, kinds: list[int]) -> None:
+    bed = beds[order]
+    configs = [SamplingConfig(seed=40 + r, **LED[kind]) for r, kind in enumerate(kinds)]  # type: ignore[arg-type]
+    started = [bed.start(prompt_of(20 + 9 * r, r), 60, sampling=config) for r, config in enumerate(configs)]
+    rows, agreed = [row for _, row in started], 0
+    for _ in range(40):
+        results = bed.backend.step(rows)
+        for r, (row, result, config) in enumerate(zip(rows, results, configs, strict=True)):
+            wanted = _native.sample(bed.backend.logits(r), config, row.position, None, row.history)
+            agreed += result.token == wanted.token
+            row.history = [*row.history, result.token]
+            row.token, row.position = result.token, row.position + 1
+    for pages, _ in started:
+        pages.release()
+    assert agreed >= 40 * len(kinds) - 1  # one tie within fp32 rounding may fall elsewhere
