@@ -77,7 +77,6 @@ struct CountedProducer : Producer<NB, (NB > 1)> {
 
   __device__ __forceinline__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
-    this->started = true;
 #pragma unroll 1
     while (reader.i < static_cast<uint32_t>(n_tasks)) {
       const TaskDescriptor& d = reader.open(p);

@@ -16,13 +16,10 @@ struct Producer {
   uint32_t issued = 0, n_landed = 0;
   uint32_t limit = 1;  // stages that may be on their way
   uint32_t n_items = 0;
-  bool started = false;  // what the kernels before have written may be read
   int ordinal = -1;
 
   // Until the kernels before have ended and the rows' table is there. Weights need neither.
-  __device__ __forceinline__ void start() {
-    if (started) return;
-    started = true;
+  __device__ __forceinline__ void start() const {
     wait_for_earlier_kernels();
     mbar_wait(p, &smem<NB>().f.started, 0, ordinal, WaitKind::kStart);
   }
@@ -106,7 +103,9 @@ struct Producer {
     }
   }
 
-  // A matrix that serves all rows: the tiles of a task follow each other in memory.
+  // A matrix that serves all rows: the tiles of a task follow each other in memory. kFirst: consumers may not have begun, so
+  // a full ring waits for the start.
+  template <bool kFirst = false>
   __device__ __forceinline__ void weights(const TaskDescriptor& d, const Layer& layer) {
     const uint8_t* base = p.lm_head;
     int k = p.hidden;
@@ -135,7 +134,7 @@ struct Producer {
     set_limit(bytes);
 #pragma unroll 1
     for (int i = plan.stages * d.tile_count; i; i--, src += bytes) {
-      if (issued == Smem<NB>::kStages) start();
+      if (kFirst && issued == Smem<NB>::kStages) start();
       stage(src, bytes);
     }
   }
@@ -205,8 +204,24 @@ struct Producer {
                   plan.stage_bytes());
   }
 
+  // The first weights come before the kernels ahead have ended: what else is read may be theirs.
+  __device__ __forceinline__ void begin(DescriptorReader<NB>& reader, int n_tasks) {
+#pragma unroll 1
+    while (reader.i < static_cast<uint32_t>(n_tasks)) {
+      const TaskDescriptor& d = reader.open(p);
+      if (d.opcode != static_cast<int>(Opcode::kRouterGemm) &&
+          d.opcode != static_cast<int>(Opcode::kQkvProj))
+        break;
+      ordinal = d.ordinal;
+      weights<true>(d, p.layers[d.layer]);
+      reader.close();
+    }
+    start();
+  }
+
   __device__ void loop(int n_tasks) {
     DescriptorReader<NB> reader;
+    begin(reader, n_tasks);
     int routed = -1;
     uint32_t routes = 0;
 #pragma unroll 1
@@ -214,9 +229,6 @@ struct Producer {
       const TaskDescriptor& d = reader.open(p);
       ordinal = d.ordinal;
       const Layer& layer = p.layers[d.layer < p.n_layers ? d.layer : 0];
-      if (d.opcode != static_cast<int>(Opcode::kRouterGemm) &&
-          d.opcode != static_cast<int>(Opcode::kQkvProj))
-        start();
       if ((d.flags & kFlagFusedTopK) && routed != d.layer) {
         look_ahead(d, layer, routes & 1);
         mbar_wait(p, &smem<NB>().f.route_full, routes++ & 1, ordinal, WaitKind::kRoute);

@@ -150,6 +150,24 @@ struct Storer {
     }
   }
 
+  // LM_HEAD.
+  __device__ __forceinline__ void logits(const TaskDescriptor& d) {
+    const int last = d.tile_begin + d.tile_count, n_parts = PackPlan::of(p.hidden).parts();
+#pragma unroll 1
+    for (int tile = d.tile_begin; tile < last; tile++) {
+      take(n_parts);
+      if (d.flags & kFlagFusedNorm) apply_scale(d.layer);
+      const int token = tile * 16 + out_row();
+#pragma unroll 1
+      for (int i = 0; i < kPer; i++) {
+        const int row = first_row() + i;
+        if ((NB == 8 || lane() < 16) && row < p.n_rows && token < p.vocab)
+          store_logit(row, token, v[0] * p.logit_scale);
+#pragma unroll
+        for (int j = 1; j < kPer; j++) v[j - 1] = v[j];
+      }
+    }
+  }
   __device__ __forceinline__ void store_logit(int row, int token, float logit) const {
     p.logits[static_cast<size_t>(row) * p.vocab + token] = logit;
     offer_leader<NB>(p, row, token, logit);
@@ -214,15 +232,8 @@ struct Storer {
         for (int j = 1; j < kPer; j++) v[j - 1] = v[j];
         const int row = first_row() + i;
         const bool live = (NB == 8 || lane() < 16) && row < p.n_rows;
-        switch (op) {
-          case Opcode::kRouterGemm:
-            if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
-              put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
-            break;
-          default:  // LM_HEAD
-            if (live && tile * 16 + out_row() < p.vocab)
-              store_logit(row, tile * 16 + out_row(), x * p.logit_scale);
-        }
+        if (live && tile * 16 + out_row() < p.n_experts)  // the last tile may be padded
+          put(p.router, row * p.n_experts + tile * 16 + out_row(), x, tag_of(p, d.layer));
       }
     }
   }
@@ -236,7 +247,10 @@ struct Storer {
       ordinal = d.ordinal;
       if (d.opcode != static_cast<int>(Opcode::kAttnDecode) &&
           d.opcode != static_cast<int>(Opcode::kAttnCombine)) {
-        task(d);
+        if (d.opcode == static_cast<int>(Opcode::kLmHead))
+          logits(d);
+        else
+          task(d);
         stamp(p, d.opcode == 1 ? 8 : d.opcode == 12 ? 9 : d.opcode == 13 ? 10 : 14, d.layer);
       }
       reader.close();
