@@ -11,7 +11,7 @@ from .model_files import ModelFiles
 from .types import SamplingParams
 
 _LOG = logging.getLogger(__name__)
-_RECOMMENDED = {"cohere2_moe": SamplingParams(temperature=1.0, top_p=0.95)}
+RECOMMENDED = {"cohere2_moe": SamplingParams(temperature=1.0, top_p=0.95)}
 
 
 def recommended_sampling(files: ModelFiles) -> SamplingParams:
@@ -20,8 +20,8 @@ def recommended_sampling(files: ModelFiles) -> SamplingParams:
         return SamplingParams()
     stated = files.path / "generation_config.json"
     if not stated.is_file():
-        return _RECOMMENDED.get(files.config.family, SamplingParams())
-    return _sampling_of(stated) or _RECOMMENDED.get(files.config.family, SamplingParams())
+        return RECOMMENDED.get(files.config.family, SamplingParams())
+    return _sampling_of(stated) or RECOMMENDED.get(files.config.family, SamplingParams())
 
 
 def _sampling_of(path: Path) -> SamplingParams | None:

@@ -30,6 +30,7 @@ from ..errors import BackendError
 from ..kv_cache import PAGE_TOKENS, KvCache, SequencePages, pages_for
 from ..models.config import ModelConfig
 from ..plans import kv_geometry
+from ..recommended import RECOMMENDED
 from ..scheduler import ORDER_NAMES
 from .gpu_report import DecodePoint, Spread, decode_point
 from .service_run import ServiceRow, serve_rows, steps_of
@@ -48,6 +49,7 @@ class Plan:
     contexts: tuple[int, ...]
     n_tokens: int
     repeats: int
+    sampled: bool = False  # decode: draws as the model's authors recommend, else greedy
 
     def points(self) -> Iterator[tuple[int, int]]:
         """(batch, context), contexts inside."""
@@ -73,7 +75,7 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
             kernel_ms: list[float] = []
             measured = 0.0
             for _ in range(plan.repeats + 1):
-                rows = _service_rows(tables, context)
+                rows = _service_rows(tables, context, sampled=plan.sampled)
                 run = serve_rows(backend, rows, plan.n_tokens, drafts=False)
                 seconds.append(run.seconds)
                 fed = steps_of(rows, run.tokens)
@@ -90,6 +92,7 @@ def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callabl
                     seconds[1:],
                     measured_experts=measured,
                     kernel_ms=kernel_ms[1:],
+                    sampled=plan.sampled,
                 )
             )
             say(results[-1].describe())
@@ -266,10 +269,18 @@ def _rows(tables: tuple[np.ndarray, np.ndarray], context: int) -> list[_native.S
     ]
 
 
-def _service_rows(tables: tuple[np.ndarray, np.ndarray], context: int) -> list[ServiceRow]:
+def _service_rows(tables: tuple[np.ndarray, np.ndarray], context: int, *, sampled: bool) -> list[ServiceRow]:
     full, sliding = tables
+    draws = RECOMMENDED["cohere2_moe"]
+    samplings = [
+        _native.SamplingConfig(temperature=draws.temperature, top_p=draws.top_p, seed=r)
+        if sampled
+        else _native.SamplingConfig()
+        for r in range(full.shape[0])
+    ]
     # The last token of a history is at position `context` - 1.
-    return [ServiceRow(np.full(context, 7 * r + 3, np.int32), full[r], sliding[r]) for r in range(full.shape[0])]
+    histories = [np.full(context, 7 * r + 3, np.int32) for r in range(full.shape[0])]
+    return [ServiceRow(*row) for row in zip(histories, full, sliding, samplings, strict=True)]
 
 
 def distinct_experts(backend: _native.MegakernelBackend, config: ModelConfig, batch: int) -> float:
@@ -311,6 +322,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", default=",".join(ORDER_NAMES), help="schedule: wave orders")
     parser.add_argument("--layers", type=int, default=49, help="fewer layers for a quick look")
     parser.add_argument("--no-baseline", action="store_true")
+    parser.add_argument("--sampled", action="store_true", help="decode: draw as the model's authors recommend")
     parser.add_argument("--trace", type=Path, default=None, metavar="FILE", help="decode: draw a step, measure nothing")
     parser.add_argument("--json", action="store_true")
 
@@ -324,7 +336,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = north_mini(arguments.layers)
     default_batches = (1, 2, 4) if arguments.what == "schedule" else (1,)
-    plan = Plan(config, arguments.batch or default_batches, arguments.context, arguments.tokens, arguments.repeats)
+    batches, sampled = arguments.batch or default_batches, arguments.sampled
+    plan = Plan(config, batches, arguments.context, arguments.tokens, arguments.repeats, sampled)
     try:
         found = _measure(arguments, plan, say)
     except BackendError as error:

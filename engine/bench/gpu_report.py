@@ -46,6 +46,7 @@ class DecodePoint:
     percent_of_datasheet: float
     kernel_ms: float | None  # of a step's kernel alone: those of the same steps, launched back to back
     step_gap_us: float | None  # of a step outside the kernel
+    sampled: bool = False  # as the model's authors recommend; else greedy
 
     def describe(self) -> str:
         """One line."""
@@ -56,6 +57,7 @@ class DecodePoint:
             f"{self.ms_per_step.median:6.3f} ms/step  {self.gb_per_step:6.2f} GB/step "
             f"({self.distinct_experts:.1f} experts, {source})  {self.percent_of_measured:4.1f} % of "
             f"{MEASURED_TB_PER_S:.2f} TB/s, {self.percent_of_datasheet:4.1f} % of {DATASHEET_TB_PER_S:.2f}"
+            + ("  sampled" if self.sampled else "")
             + ("" if self.kernel_ms is None else f"  kernel {self.kernel_ms:.3f} ms, gap {self.step_gap_us:.1f} us")
         )
 
@@ -89,6 +91,7 @@ def decode_point(
     seconds: Sequence[float],
     measured_experts: float | None = None,
     kernel_ms: Sequence[float] = (),
+    sampled: bool = False,
 ) -> DecodePoint:
     """From the seconds that each repeat of `n_tokens` steps took; the context is that of the middle of the run.
     `kernel_ms`: what a kernel took in the steps of each repeat without anything around it, where that is known."""
@@ -113,4 +116,5 @@ def decode_point(
         percent_of_datasheet=100 * tb_per_s / DATASHEET_TB_PER_S,
         kernel_ms=statistics.median(kernel_ms) if kernel_ms else None,
         step_gap_us=statistics.median(gaps_us) if gaps_us else None,
+        sampled=sampled,
     )
