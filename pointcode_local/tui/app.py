@@ -301,8 +301,9 @@ class PointcodeApp(App[int]):
 
     def on_text_area_changed(self) -> None:
         """Once the message is sent or wiped out, the keys are for the open question again."""
-        if self._panel is not None and self.focused is self._composer and not self._composer.text:
-            self._panel.take_keys()
+        if self._panel is not None:
+            is_over = self.focused is self._composer and not self._composer.text
+            self._panel.take_keys() if is_over else self._panel.check_armed()
 
     def on_composer_answer_wanted(self) -> None:
         """Tab in the composer: the open question has the keys, whatever has been written."""

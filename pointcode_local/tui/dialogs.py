@@ -117,7 +117,8 @@ class AskPanel(Vertical, can_focus=True):
         return bool(begun) and not is_early_answer and not self._is_meant
 
     def _draw(self) -> None:
-        armed = self.is_armed
+        begun = self.is_message_begun
+        armed = self.is_armed and not begun
         lines: list[Content] = []
         for n, (_, key, label) in enumerate(self._options):
             marked = n == self._at
@@ -125,7 +126,7 @@ class AskPanel(Vertical, can_focus=True):
             lines.append(
                 Content.assemble(("› " if marked else "  ", style), (f"{key}  ", "$foreground 60%"), (label, style))
             )
-        if self.is_message_begun:
+        if begun:
             lines.append(Content(f"  {HINT_MESSAGE_HAS_KEYS}").stylize("$foreground 60%"))
         self._list.update(Content("\n").join(lines))
 

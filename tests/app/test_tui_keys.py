@@ -289,6 +289,7 @@ async def test_letters_that_come_at_once_with_the_first_of_a_message_answer_noth
             app._panel.post_message(events.Key(character, character))
         await settle(app, pilot)
         assert composer_text(app) == "what any" and agent_of(app).sent == []
+        assert HINT_MESSAGE_HAS_KEYS in screen_text(app)
 
 
 async def test_what_comes_at_once_behind_an_answer_is_no_second_answer() -> None:
