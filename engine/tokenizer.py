@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from .bpe import BpeVocabulary, bpe_from_folder, bpe_from_gguf
+from .errors import ModelError
 
 _LONG_CHARS = 20_000
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -38,13 +40,15 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """From tokenizer.json; raises ModelError when it is missing or not byte-level BPE."""
-        return cls(bpe_from_folder(folder))
+        """From tokenizer.json; raises ModelError when it is missing, damaged or not byte-level BPE."""
+        with _damage_is_named():
+            return cls(bpe_from_folder(folder))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
-        """From the metadata of a GGUF file; raises ModelError for a kind that is not implemented."""
-        return cls(bpe_from_gguf(metadata))
+        """From the metadata of a GGUF file; raises ModelError for one that is damaged, or of a kind not implemented."""
+        with _damage_is_named():
+            return cls(bpe_from_gguf(metadata))
 
     @property
     def size(self) -> int:
@@ -94,6 +98,16 @@ class Tokenizer:
         if len(text) < _LONG_CHARS:
             return self._plain.encode(text, add_special_tokens=False).ids
         return self._plain.encode_batch([text], add_special_tokens=False)[0].ids
+
+
+@contextmanager
+def _damage_is_named() -> Generator[None]:
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the library that builds it raises nothing narrower
+        raise ModelError(f"the tokenizer is damaged: {error}") from error
 
 
 class StreamDecoder:

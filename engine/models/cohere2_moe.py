@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..errors import ModelError
 from .config import Family, LayerSpec, ModelConfig, WeightKind
-from .fields import Fields, hf_rope_theta
+from .fields import MAX_LAYERS, Fields, hf_rope_theta
 from .llama import LAYER_NAMES
 
 DEFAULT_LOGIT_SCALE = 0.0625  # the family's; North Mini Code states 1.0
@@ -22,8 +22,8 @@ DEFAULT_WINDOW_PATTERN = 4  # every fourth layer of those after the dense prefix
 def _layer_types(fields: Fields, n_layers: int, n_dense: int) -> list[str]:
     if fields.values.get("layer_types") is not None:
         return fields.strings("layer_types", n_layers)
-    prefix = fields.integer("prefix_dense_sliding_window_pattern", 1)
-    rest = fields.integer("sliding_window_pattern", DEFAULT_WINDOW_PATTERN)
+    prefix = fields.count("prefix_dense_sliding_window_pattern", 1)
+    rest = fields.count("sliding_window_pattern", DEFAULT_WINDOW_PATTERN)
     periods = [(i, prefix) for i in range(n_dense)] + [(i, rest) for i in range(n_layers - n_dense)]
     return ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i, period in periods]
 
@@ -35,13 +35,15 @@ def _mlp_types(fields: Fields, n_layers: int, n_dense: int) -> list[str]:
 
 
 def _layers(fields: Fields) -> tuple[LayerSpec, ...]:
-    n_layers, n_dense = fields.integer("num_hidden_layers"), fields.integer("first_k_dense_replace", 0)
+    n_layers, n_dense = fields.count("num_hidden_layers", most=MAX_LAYERS), fields.integer("first_k_dense_replace", 0)
+    if not 0 <= n_dense <= n_layers:
+        raise ModelError(f"config.json: first_k_dense_replace = {n_dense} of {n_layers} layers")
     layer_types, mlp_types = _layer_types(fields, n_layers, n_dense), _mlp_types(fields, n_layers, n_dense)
     unknown = {*layer_types} - {"full_attention", "sliding_attention"} | {*mlp_types} - {"dense", "sparse"}
     if unknown:
         raise ModelError(f"config.json: layer types {sorted(unknown)} are not implemented")
-    expert_width = fields.integer("intermediate_size")
-    dense_width = fields.integer("prefix_dense_intermediate_size", expert_width)
+    expert_width = fields.count("intermediate_size")
+    dense_width = fields.count("prefix_dense_intermediate_size", expert_width)
     prefix_rotates = fields.integer("prefix_dense_sliding_window_pattern", 1) == 1
     return tuple(
         LayerSpec(
@@ -64,24 +66,24 @@ def _from_hf(values: Mapping[str, object]) -> ModelConfig:
     fields.only("expert_selection_fn", "sigmoid", "softmax")
     softmax = values.get("expert_selection_fn", "softmax") == "softmax"
     layers = _layers(fields)
-    hidden, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    hidden, n_heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     rms = values.get("rms_norm_eps") is not None
     bos = fields.ids("bos_token_id")
     return ModelConfig(
         family="cohere2_moe",
         hidden=hidden,
         n_heads=n_heads,
-        n_kv_heads=fields.integer("num_key_value_heads", n_heads),
-        head_dim=fields.integer("head_dim", 128),
-        vocab=fields.integer("vocab_size"),
+        n_kv_heads=fields.count("num_key_value_heads", n_heads),
+        head_dim=fields.count("head_dim", 128),
+        vocab=fields.count("vocab_size"),
         layers=layers,
         eps=fields.number("rms_norm_eps") if rms else fields.number("layer_norm_eps", 1e-5),
         rope_theta=hf_rope_theta(fields),
-        max_positions=fields.integer("max_position_embeddings", 8192),
+        max_positions=fields.count("max_position_embeddings", 8192),
         tied=bool(values.get("tie_word_embeddings", True)),
-        n_experts=fields.integer("num_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        window=fields.integer("sliding_window", 4096) if any(s.sliding for s in layers) else 0,
+        n_experts=fields.count("num_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        window=fields.count("sliding_window", 4096) if any(s.sliding for s in layers) else 0,
         parallel_block=True,
         rope_interleaved=True,
         layer_norm=not rms,

@@ -8,6 +8,7 @@ from typing import cast
 from ..errors import ModelError
 from .config import LayerSpec, ModelConfig
 
+MAX_LAYERS = 4096
 _NO_SCALING = (None, "default", "none")
 
 
@@ -23,6 +24,13 @@ class Fields:
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ModelError(f"{self.source}: {name} should be an integer, found {value!r}")
+        return value
+
+    def count(self, name: str, default: int | None = None, *, most: int = 1 << 31) -> int:
+        """An integer field from 1 to `most`."""
+        value = self.integer(name, default)
+        if not 1 <= value <= most:
+            raise ModelError(f"{self.source}: {name} = {value} is not from 1 to {most:,}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -88,20 +96,20 @@ def dense_config_from_hf(values: Mapping[str, object], family: str, *, attention
     fields = Fields(values, "config.json")
     fields.only("hidden_act", "silu")
     fields.only("mlp_bias", False)
-    hidden, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    layer = LayerSpec(rope=True, sliding=False, moe=False, intermediate=fields.integer("intermediate_size"))
+    hidden, n_heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    layer = LayerSpec(rope=True, sliding=False, moe=False, intermediate=fields.count("intermediate_size"))
     bos = fields.ids("bos_token_id")
     return ModelConfig(
         family=family,
         hidden=hidden,
         n_heads=n_heads,
-        n_kv_heads=fields.integer("num_key_value_heads", n_heads),
-        head_dim=fields.integer("head_dim", hidden // n_heads),
-        vocab=fields.integer("vocab_size"),
-        layers=(layer,) * fields.integer("num_hidden_layers"),
+        n_kv_heads=fields.count("num_key_value_heads", n_heads),
+        head_dim=fields.count("head_dim", hidden // n_heads),
+        vocab=fields.count("vocab_size"),
+        layers=(layer,) * fields.count("num_hidden_layers", most=MAX_LAYERS),
         eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=hf_rope_theta(fields),
-        max_positions=fields.integer("max_position_embeddings", 2048),
+        max_positions=fields.count("max_position_embeddings", 2048),
         tied=bool(values.get("tie_word_embeddings", False)),
         attention_bias=attention_bias,
         bos_id=bos[0] if bos else None,
@@ -119,24 +127,24 @@ def dense_config_from_gguf(
     fields = Fields(metadata, "GGUF metadata")
     fields.only(f"{family}.rope.scaling.type", "none")
     fields.only(f"{family}.expert_count", 0)
-    hidden, n_heads = fields.integer(f"{family}.embedding_length"), fields.integer(f"{family}.attention.head_count")
-    head_dim = fields.integer(f"{family}.attention.key_length", hidden // n_heads)
+    hidden, n_heads = fields.count(f"{family}.embedding_length"), fields.count(f"{family}.attention.head_count")
+    head_dim = fields.count(f"{family}.attention.key_length", hidden // n_heads)
     fields.only(f"{family}.attention.value_length", head_dim)
     fields.only(f"{family}.rope.dimension_count", head_dim)
-    intermediate = fields.integer(f"{family}.feed_forward_length")
+    intermediate = fields.count(f"{family}.feed_forward_length")
     layer = LayerSpec(rope=True, sliding=False, moe=False, intermediate=intermediate)
     bos = fields.ids("tokenizer.ggml.bos_token_id")
     return ModelConfig(
         family=family,
         hidden=hidden,
         n_heads=n_heads,
-        n_kv_heads=fields.integer(f"{family}.attention.head_count_kv", n_heads),
+        n_kv_heads=fields.count(f"{family}.attention.head_count_kv", n_heads),
         head_dim=head_dim,
-        vocab=fields.integer("pointcode.vocab"),
-        layers=(layer,) * fields.integer(f"{family}.block_count"),
+        vocab=fields.count("pointcode.vocab"),
+        layers=(layer,) * fields.count(f"{family}.block_count", most=MAX_LAYERS),
         eps=fields.number(f"{family}.attention.layer_norm_rms_epsilon"),
         rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),
-        max_positions=fields.integer(f"{family}.context_length"),
+        max_positions=fields.count(f"{family}.context_length"),
         tied=bool(metadata.get("pointcode.tied")),
         attention_bias=attention_bias,
         rope_interleaved=rope_interleaved,

@@ -6,6 +6,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -146,6 +147,28 @@ def test_tokenizers_of_another_kind_are_refused(tmp_path: Path) -> None:
         bpe_from_gguf({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "unigram-thing"})
     with pytest.raises(ModelError, match="'llama'"):
         bpe_from_gguf({"tokenizer.ggml.model": "llama"})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": ["a", "b"], "merges": ["a w"]},
+        {"tokens": ["a", "b"], "merges": ["ab"]},
+        {"tokens": ["a", 7]},
+        {"tokens": ["a"], "token_type": [1, 1]},
+    ],
+)
+def test_a_damaged_tokenizer_is_refused_like_any_damage(damage: dict[str, Any], tmp_path: Path) -> None:
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in damage.items()}
+    with pytest.raises(ModelError, match="the tokenizer is damaged"):
+        Tokenizer.from_gguf({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", **metadata})
+    folder = tmp_path
+    write_tokenizer("qwen2", folder)
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["model"]["merges"] = [["no", "such"]]
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ModelError, match="the tokenizer is damaged"):
+        Tokenizer.from_folder(folder)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
     with pytest.raises(ModelError, match="Unigram"):
         Tokenizer.from_folder(tmp_path)

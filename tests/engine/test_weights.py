@@ -16,6 +16,7 @@ from pointcode_local.engine.dequant import dequantize_rows
 from pointcode_local.engine.errors import ModelError
 from pointcode_local.engine.gguf import read_gguf
 from pointcode_local.engine.model_files import open_model
+from pointcode_local.engine.models.fields import dense_config_from_gguf
 from pointcode_local.engine.models.reference import TorchModel, full_logits
 from pointcode_local.engine.tensor_files import BLOCK, row_bytes_of
 from pointcode_local.engine.weights import WeightFormat, WeightKind, open_weights
@@ -150,6 +151,10 @@ def rewritten(folder: Path, **changes: Any) -> Path:
         ("cohere2_moe", {"layer_types": ["full_attention"] * 5 + ["chunked"]}, "chunked"),
         ("llama", {"hidden_size": "64"}, "hidden_size"),
         ("llama", {"num_attention_heads": None}, "num_attention_heads"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads = 0 is not from 1"),
+        ("qwen2", {"num_hidden_layers": 2**32 - 1}, "num_hidden_layers = 4294967295 is not from 1 to 4,096"),
+        ("cohere2_moe", {"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern = 0"),
+        ("cohere2_moe", {"first_k_dense_replace": -1}, "first_k_dense_replace = -1"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(
@@ -158,6 +163,18 @@ def test_what_is_not_implemented_is_refused_by_name(
     folder = rewritten(make_tiny(family, tmp_path / "m"), **changes)
     with pytest.raises(ModelError, match=words):
         open_weights(folder)
+
+
+def test_numbers_of_a_gguf_file_that_no_model_can_have_are_refused(tmp_path: Path) -> None:
+    metadata = read_gguf(make_tiny_gguf("llama", tmp_path / "m.gguf")[0]).metadata
+    for name, value in (("attention.head_count", 0), ("block_count", 2**32 - 1), ("attention.key_length", -16)):
+        with pytest.raises(ModelError, match=f"{name} = {value}"):
+            dense_config_from_gguf(
+                {**metadata, "pointcode.vocab": 320, f"llama.{name}": value},
+                "llama",
+                attention_bias=False,
+                rope_interleaved=True,
+            )
 
 
 def test_missing_unknown_and_misshapen_tensors_are_listed(tmp_path: Path) -> None:
