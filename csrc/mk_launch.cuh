@@ -9,7 +9,7 @@
 //
 // Programmatic launch: a block may start as soon as every block of the kernel before has called let_next_kernel_start() or
 // has ended, and an SM is free. Nothing that the kernels before have written may be read, and nothing that they read may be
-// written, before wait_for_earlier_kernels().
+// written, before wait_for_earlier_kernels(). The task lists and the weights are not: a step reads its first ones before.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -14,8 +14,8 @@ from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, 
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
 # One H200, random bf16 weights, uniform routing: bench decode, sampling included; the baseline is of the same run.
-BY_CONTEXT = {1024: 551.3, 8192: 544.3, 32768: 507.8, 131072: 391.9, 262144: 298.8}  # batch 1
-BY_BATCH = {1: (544.3, 253.8), 2: (734.1, 389.0), 4: (882.3, 553.5), 8: (1036.4, 703.8)}
+BY_CONTEXT = {1024: 563.2, 8192: 556.0, 32768: 517.3, 131072: 401.0, 262144: 307.1}  # batch 1
+BY_BATCH = {1: (556.0, 253.2), 2: (750.6, 388.7), 4: (902.3, 553.7), 8: (1058.9, 705.9)}
 
 
 def ceiling(batch: int, context_tokens: int) -> float:
