@@ -86,6 +86,13 @@ def told(result: ToolFinished) -> str:
     return f"Denied: {result.denied}." if result.denied else result.text.strip()
 
 
+def renamed(old: str, new: str, places: Mapping[str, int]) -> str:
+    """What was renamed where; `places`: how often by file."""
+    total = sum(places.values())
+    where = ", ".join(f"{name} ({n})" for name, n in places.items()) if len(places) > 1 else next(iter(places))
+    return f"Renamed {old} to {new} in {total} place{'s' * (total != 1)}: {where}."
+
+
 def _made(result: ToolFinished) -> str:
     """Of a change the first line: faults that are left in the file are told apart from it."""
     return told(result) if result.is_error else told(result).partition("\n")[0]

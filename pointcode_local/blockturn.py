@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from pointcode_local.asked import new_parameter
-from pointcode_local.blockparts import command_pattern, printed, summary, told, what_ran
+from pointcode_local.blockparts import command_pattern, printed, renamed, summary, told, what_ran
 from pointcode_local.blocks import block_body
 from pointcode_local.blockwork import BlockWork
 from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command, what_is_missing
@@ -130,7 +130,9 @@ class BlockTurn(BlockWork):
         cut = (
             f"\nOnly the first {len(files.names):,} files were looked at." if files.is_cut and not order.targets else ""
         )
-        self._conclude_with(summary(results) + cut)
+        failed = any(result.is_error for result in results)
+        places = {str(call["path"]): len(word.findall(bodies[str(call["path"])])) for _, call in calls}
+        self._conclude_with((summary(results) if failed else renamed(old, new, places)) + cut)
         return True
 
     # ------------------------------------------------------------------------------------------- commands, questions

@@ -200,8 +200,10 @@ def test_a_function_and_its_test_are_written_into_the_two_files_that_are_named(t
 
 def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):
     prompt = "Rename the function calc to area in a.py and b.py."
-    model, _, _ = play(tmp_path, prompt, a_py="def calc(): ...\n", b_py="from a import calc\ncalculator = 1\n")
-    assert not model.requests
+    model, answer, _ = play(
+        tmp_path, prompt, a_py="def calc(): ...\n\ncalc()\n", b_py="from a import calc\ncalculator = 1\n"
+    )
+    assert not model.requests and answer == "Renamed calc to area in 3 places: a.py (2), b.py (1)."
     assert (tmp_path / "ws" / "b.py").read_text() == "from a import area\ncalculator = 1\n"
 
 
