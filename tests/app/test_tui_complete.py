@@ -69,7 +69,7 @@ def test_a_mention_may_touch_words_that_are_written_without_spaces(tmp_path: Pat
     (tmp_path / "a.py").write_text("text of a")
     for prompt in ("请看@a.py的函数。", "見て@a.py、次に", "see @a.py."):
         assert [added.text for added in mentions(prompt, tmp_path, lambda _: True)] == [
-            f"[contents of @{mentioned_paths(prompt)[0]}]\ntext of a"
+            "[contents of @a.py]\ntext of a"
         ]
     assert mentioned_paths("mail ada@a.py or x+y@a.py") == []
 
