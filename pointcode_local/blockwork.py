@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,14 +14,15 @@ from pointcode_local.blocks import as_blocks, block_body, fence_of, language, sh
 from pointcode_local.engine.types import ChatRequest, SamplingParams, ToolCall
 from pointcode_local.events import AssistantMessage, ContextAdded, TextDelta, ToolFinished
 from pointcode_local.orders import Order, is_test
-from pointcode_local.pyimports import offered
+from pointcode_local.pyimports import offered, unbound_names
 from pointcode_local.replies import Reply
-from pointcode_local.shown_files import Files, Part, fault_note, part_of
+from pointcode_local.shown_files import MAX_HITS, Files, Part, fault_note, part_of
 from pointcode_local.turn import STUCK, Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024
 MAX_FILE_TOKENS = 2048
 TRIES = 3
+MAX_SOUGHT = 5  # names whose files are looked for
 SECOND_TRY = SamplingParams(temperature=0.7, top_p=0.9, seed=1)  # what was wrong once is not said word by word again
 
 
@@ -105,7 +107,7 @@ class BlockWork(Turn):
                 return None, "That only repeats itself. ", f"the model only repeated itself at {name}"
             why = "was cut at the token limit" if reply.finish == "length" else "did not come"
             return None, "That was cut: it is too long. ", f"the text of {name} {why}"
-        known = self._offered(files, without=name)
+        known = await asyncio.to_thread(self._offered, files, name, body)
         call = call_of(name, body, part, present, text, known)
         if call is None:
             self._put_in_history(reply.text + f"\n{fence}", ())
@@ -125,11 +127,20 @@ class BlockWork(Turn):
         """What the order names for its only file and what that lacks."""
         return unmet(text, name, files.text(name) or "") if len(self._targets) == 1 else ""
 
-    def _offered(self, files: Files, without: str) -> dict[str, str]:
-        """Names that the other files of this step define, with their modules."""
-        names: dict[str, str] = {}
+    def _offered(self, files: Files, name: str, body: str) -> dict[str, str]:
+        """Names that other Python files define, with their modules: all of this step's files, and what the new text
+        binds nowhere where one file alone defines it."""
+        if not name.endswith(".py"):
+            return {}
+        missing = set(unbound_names(body)[:MAX_SOUGHT])
+        found: dict[str, set[str]] = {}
+        for other in files.holding(sorted(missing))[:MAX_HITS]:
+            if other != name and not is_test(other):
+                for one, module in offered(other, files.text(other) or "").items():
+                    found.setdefault(one, set()).add(module)
+        names = {one: modules.pop() for one, modules in found.items() if one in missing and len(modules) == 1}
         for other in self._about:
-            if other != without and other.endswith(".py") and not is_test(other):
+            if other != name and not is_test(other):
                 names |= offered(other, files.text(other) or "")
         return names
 

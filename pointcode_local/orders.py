@@ -125,14 +125,14 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     present, new = named_files(text, known)
     heads = [_IN.sub("", clause, 1) for clause in _clauses(text)]
     creates = [bool(new and _CREATE.match(head) and not _COMMAND.match(head)) for head in heads]
-    moves = _moves_a_file(heads, present, new)
+    moves = _moves_a_file(heads, present)
     commands = [can_run and (moves or _COMMAND.match(head) is not None) for head in heads]
     receivers = [path for path in present if _receives(path, heads)]
     if any(creates) and not any(commands[: creates.index(True)]):
         return Order("create", (*receivers, *new), tuple(present))
     has_pasted = "\n" in text.strip()  # then the question is about that
     if (
-        (can_run and _moves_a_file(heads, present, new))
+        (can_run and _moves_a_file(heads, present))
         or any(commands)
         or (can_run and not has_pasted and _COMMAND_QUESTION.search(text))
     ):
@@ -154,11 +154,14 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     return Order("question", (), tuple(present))
 
 
-def _moves_a_file(heads: Sequence[str], present: Sequence[str], new: Sequence[str]) -> bool:
+def _moves_a_file(heads: Sequence[str], present: Sequence[str]) -> bool:
     """Whether a file gets another name: "rename logo.png to icon.png"."""
-    found = (_RENAMED.match(head) for head in heads)
     bases = {path.rpartition("/")[2] for path in present}
-    return any(m and m.group(1).rpartition("/")[2] in bases and m.group(2).rstrip(".!") in new for m in found)
+    for found in filter(None, map(_RENAMED.match, heads)):
+        base, suffix = found[1].rpartition("/")[2], found[1].rpartition(".")[2]
+        if base in bases and found[2].rstrip(".!").endswith(f".{suffix}"):
+            return True
+    return False
 
 
 def _clauses(text: str) -> list[str]:

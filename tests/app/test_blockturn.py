@@ -110,6 +110,11 @@ def test_a_fault_that_stays_is_told(tmp_path: Path):
     assert answer == "Created a.py (1 line).\na.py has a syntax error in line 1: print(os.sep."
 
 
+def test_a_class_of_the_project_that_a_new_file_forgot_to_import_is_found(tmp_path: Path):
+    play(tmp_path, "Create b.py that makes a cart.", say("```\nprint(Cart())"), a_py="x = 1\n", cart_py=CART)
+    assert (tmp_path / "ws/b.py").read_text() == "from cart import Cart\n\nprint(Cart())\n"
+
+
 def test_an_import_that_was_forgotten_is_put_in(tmp_path: Path):
     model, answer, _ = play(tmp_path, "Create a.py that prints the separator.", say("```\nprint(os.sep)"))
     assert (tmp_path / "ws/a.py").read_text() == "import os\n\nprint(os.sep)\n"

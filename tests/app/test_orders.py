@@ -36,6 +36,7 @@ KNOWN = ["app.py", "lib/util.py", "test_app.py", "Makefile", "notes.txt", "a/sam
         ("Rename the file notes.txt to ideas.txt.", "command", ()),
         ("Run app.py and tell me what it prints.", "command", ()),
         ("Rename notes.txt to ideas.txt", "command", ()),
+        ("Please rename @lib/util.py to lib/tools.py.", "command", ()),
         ("Rename app.run to app.start in app.py", "rename", ("app.py",)),
         ("@app.py", "question", ()),
         ("Delete notes.txt", "command", ()),
@@ -71,6 +72,10 @@ def test_it_is_the_file_that_was_changed_before():
 
 def test_no_command_is_asked_for_where_none_may_run():
     assert read_order("Run app.py", KNOWN, can_run=False).kind != "command"
+
+
+def test_a_file_of_any_kind_gets_another_name_by_a_command():
+    assert read_order("Rename logo.png to icon.png", ["logo.png"]).kind == "command"
 
 
 def test_a_mention_names_the_file_itself():
