@@ -34,13 +34,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Each worker reads the files from another one on, so that each is rewritten and compiled once; those of the GPU
-    are left out where their tests are."""
+    """Each worker reads the files from another one on, so that each is rewritten and compiled once."""
     config = session.config
     if hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         files = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
-        if "not gpu" in config.option.markexpr:
-            files = [file for file in files if Path(file).parent.name != "gpu"]
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
         first = len(files) * worker // workers
         config.args = files[first:] + files[:first]
