@@ -7,7 +7,7 @@ namespace {
 
 using namespace pointcode::mk;
 
-enum Fault : int { kSound, kNoWait, kDivergent, kArrivesTwice, kNeverArrives };
+enum Fault : int { kSound, kNoWait, kDivergent, kArrivesTwice, kNeverArrives, kKeepsRegisters };
 
 struct Arguments {
   const uint32_t* in;  // 64
@@ -23,6 +23,16 @@ __global__ void copy_through_shared(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(dynamic_smem());
   if (threadIdx.x == 0) mbar_init(&s.full, 1);
   __syncthreads();
+  if (a.fault ==
+      kKeepsRegisters) {  // the first warp waits for the second one before it gives its registers back
+    if (threadIdx.x >= 32) {
+      set_more_registers<256>();
+      mbar_arrive(&s.full, threadIdx.x == 32);
+    }
+    while (!mbar_try_wait(&s.full, 0)) spin_pause();
+    if (threadIdx.x < 32) set_fewer_registers<128>();
+    return;
+  }
   if (threadIdx.x == 0) {
     if (a.fault != kNeverArrives) mbar_expect(&s.full, sizeof s.data);
     bulk_load(s.data, a.in, sizeof s.data, &s.full);

@@ -10,7 +10,7 @@ import pytest
 from .host_build import EMULATION, compiled, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the emulation is compiled, and there is no C++ compiler")
-SOUND, NO_WAIT, DIVERGENT, ARRIVES_TWICE, NEVER_ARRIVES = range(5)
+SOUND, NO_WAIT, DIVERGENT, ARRIVES_TWICE, NEVER_ARRIVES, KEEPS_REGISTERS = range(6)
 
 
 class Arguments(ctypes.Structure):
@@ -54,3 +54,7 @@ def test_an_arrival_too_many_is_named(library: ctypes.CDLL) -> None:
 def test_a_wait_for_an_arrival_that_never_comes_returns_to_the_kernel(library: ctypes.CDLL) -> None:
     out, error = launch(library, NEVER_ARRIVES, 1)
     assert not error and (out == 0).all()
+
+
+def test_a_wait_for_registers_that_are_never_given_back_is_named(library: ctypes.CDLL) -> None:
+    assert "waits for registers that nobody gives back" in launch(library, KEEPS_REGISTERS, 1)[1]

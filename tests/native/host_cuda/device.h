@@ -29,6 +29,7 @@ struct Thread {
   Warp* warp = nullptr;
   const uint64_t* waits_for = nullptr;  // an mbarrier
   bool spins = false;
+  int registers = 0;
 };
 
 struct Warp {
@@ -46,6 +47,7 @@ struct Block {
   uint8_t* shared = nullptr;
   size_t shared_bytes = 0;
   int alive = 0, in_sync = 0;
+  int spare_registers = 0;
   std::vector<Thread*> waiting;  // on mbarriers
   NamedBarrier named[16];
 };

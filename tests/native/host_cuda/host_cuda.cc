@@ -1,6 +1,7 @@
 // The scheduler of the emulated device: fibers, warps, meetings of lanes, when a copy lands.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdarg>
 #include <cstdio>
@@ -17,7 +18,10 @@ namespace {
 
 constexpr size_t kStackBytes = (20 << 10) + 192;  // not a power of two: they would share cache sets
 constexpr uint64_t kMaxSwitches = 2'000'000'000;  // a launch that needs more does not end
-constexpr int kBurst = 64;                        // lanes of one warp that run one after the other
+constexpr uint32_t kRegisters = 65536,
+                   kMostRegisters = 248;  // of a block alone on its SM, of a thread
+constexpr int kLooksForRegisters = 100'000;
+constexpr int kBurst = 64;  // lanes of one warp that run one after the other
 // One in so many: a lane gives way inside a load or store; a spinning warp looks again; a copy lands.
 constexpr uint32_t kYieldOdds = 64, kLookOdds = 24, kLandOdds = 3;
 
@@ -160,6 +164,7 @@ void make_block(uint32_t x, Dim size, size_t shared_bytes, uint8_t*& stacks) {
       t.index = {w * kWarpLanes + static_cast<uint32_t>(i), 0, 0};
       t.block_index = {x, 0, 0};
       t.warp = warp.get();
+      t.registers = static_cast<int>(std::min(kRegisters / size.x / 8 * 8, kMostRegisters));
       t.fiber.prepare(stacks, kStackBytes, &fiber_main);
     }
     warp->listed = true;
@@ -199,6 +204,19 @@ void pause_in_spin() {
   device.current->spins = true;
   device.spinning.push_back(device.current);
   leave();
+}
+
+void set_registers(int n) {
+  Thread& t = *device.current;
+  int& spare = t.warp->block->spare_registers;
+  for (int looks = 0; spare < n - t.registers; looks++) {
+    if (looks == kLooksForRegisters)
+      fail("warp %u of block %u waits for registers that nobody gives back", t.index.x / kWarpLanes,
+           t.block_index.x);
+    pause_in_spin();
+  }
+  spare += t.registers - n;
+  t.registers = n;
 }
 
 void sync_block() {

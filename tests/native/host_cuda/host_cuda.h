@@ -32,6 +32,8 @@ void maybe_yield();
 // Parks the fiber until something else has happened; used by spins.
 void pause_in_spin();
 void sync_block();
+// The calling thread's registers from now on. More are there when other threads of the block have given as many back.
+void set_registers(int n);
 struct NamedBarrier {
   int arrived = 0, turn = 0;  // threads of this turn
 };

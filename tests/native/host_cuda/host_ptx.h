@@ -62,9 +62,13 @@ inline void wait_for_earlier_kernels() {}
 inline void spin_pause() { host_cuda::pause_in_spin(); }
 inline const uint8_t* opaque(const uint8_t* p) { return p; }
 template <int kRegisters>
-void set_more_registers() {}
+void set_more_registers() {
+  host_cuda::set_registers(kRegisters);
+}
 template <int kRegisters>
-void set_fewer_registers() {}
+void set_fewer_registers() {
+  host_cuda::set_registers(kRegisters);
+}
 
 // ---- arithmetic
 inline uint32_t pack_bf16(float lo, float hi) {
