@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pointcode_local.asked import new_parameter
 from pointcode_local.blockparts import command_pattern, printed, renamed, summary, told, what_ran
@@ -37,6 +38,7 @@ from pointcode_local.smalltalk import ABOUT, is_small_talk
 MAX_COMMAND_TOKENS = 160
 COMMAND_TRIES = 2
 MEND_TRIES = 2
+PLAN = "I would"  # begins the answer to an order where nothing may be changed; asked for a plan it says the order again
 _INNER = re.compile(r"\b(?:docstrings?|comments?)\b", re.IGNORECASE)
 _TELL = re.compile(r"\W*(?:please\s+)?(?:review|summari[sz]e|explain|describe)\b[^\n]{0,80}\Z", re.IGNORECASE)
 _MISTAKE = re.compile(
@@ -83,7 +85,9 @@ class BlockTurn(BlockWork):
             case "create" | "change" | "rename" if targets := order.targets or await self._found(text, files):
                 await self._write_all(text, order, files, targets, self._function_part(text, files, targets))
             case _:
-                await self._question(text, order, files)
+                is_plan = box.policy.mode == "plan" and order.kind in ("create", "change", "rename")
+                shown = order.shown or (await self._found(text, files) if is_plan else ())
+                await self._question(text, replace(order, shown=shown), files, PLAN if is_plan else "")
 
     # ------------------------------------------------------------------------------------------- files
     async def _found(self, text: str, files: Files) -> tuple[str, ...]:
@@ -221,7 +225,7 @@ class BlockTurn(BlockWork):
         shown = printed(output)
         self._conclude_with(answer + what_ran(command, output), unshown=f"\n\n{shown}" if said else shown)
 
-    async def _question(self, text: str, order: Order, files: Files) -> None:
+    async def _question(self, text: str, order: Order, files: Files, begun: str) -> None:
         core = self._core
         if is_small_talk(text):
             core.emit(ContextAdded("note", ABOUT))
@@ -247,7 +251,8 @@ class BlockTurn(BlockWork):
         if not shown and not hits and not is_given and not was_listed:
             core.emit(ContextAdded("files", files.listing()))
             self._show_file(files.readme, files.text(files.readme) if files.readme else None)
-        begun = "This" if is_given and _TELL.match(text) else ""  # else it says the text again
+        if not begun and is_given and _TELL.match(text):
+            begun = "This"  # else it says the text again
         self._conclude_with(await self._answer_to("", begun), unshown="")
 
     def _is_given(self, text: str) -> bool:

@@ -254,8 +254,8 @@ def test_what_a_command_printed_is_streamed_after_the_sentence_about_it(tmp_path
 
 
 def test_in_plan_mode_nothing_is_written(tmp_path: Path):
-    _, answer, _ = play(tmp_path, "Create a.py that prints 1.", say("I would write it."), mode="plan")
-    assert answer == "I would write it."
+    model, answer, _ = play(tmp_path, "Create a.py that prints 1.", say("I would write it."), mode="plan")
+    assert answer == "I would write it." and model.requests[0].reply_prefix == "I would"
     assert not (tmp_path / "ws" / "a.py").exists()
 
 
