@@ -83,6 +83,9 @@ def test_enter_typed_before_the_program_has_the_terminal_is_enter_and_ctrl_j_is_
 ) -> None:
     terminal, ours = pty.openpty()
     os.write(terminal, before.encode())
+    echo = before.replace("\r", "\r\n")  # the terminal has taken in what it has echoed
+    while echo:
+        echo = echo.removeprefix(os.read(terminal, len(echo)).decode())
     tty.setraw(ours, termios.TCSANOW)
     came: list[Message] = []
 
