@@ -139,7 +139,8 @@ class ToolFinished:
 
 @dataclass(frozen=True, slots=True)
 class PermissionAsked:
-    """A call waits for the person. `rule` is what "always" would store, shown exactly as stored."""
+    """A call waits for the person. `rule` is what "always" would store, shown exactly as stored; "session" means the
+    same rule until the session is left."""
 
     call_id: str
     name: str
@@ -149,13 +150,18 @@ class PermissionAsked:
     rule: str
     diffs: tuple[FileDiff, ...] = ()
 
+    @property
+    def offers_session(self) -> bool:
+        """Is "session" to be offered? For edits the mode accept-edits takes its place."""
+        return bool(self.rule) and not self.diffs
+
 
 @dataclass(frozen=True, slots=True)
 class PermissionAnswered:
     """The person's, or the policy's, answer to `PermissionAsked`."""
 
     call_id: str
-    answer: Literal["once", "always", "deny"]
+    answer: Literal["once", "session", "always", "deny"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +278,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to PermissionAsked ("once", "always", "deny") or to QuestionAsked (free text)."""
+    """Answer to PermissionAsked ("once", "session", "always", "deny") or to QuestionAsked (free text)."""
 
     call_id: str
     text: str

@@ -28,6 +28,7 @@ class HostInfo:
     session_id: str = ""
     version: str = ""
     n_jobs: int = 0  # background commands that run
+    session_rules: tuple[str, ...] = ()  # what the person allowed for this session only
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ class AppHost:
         if self._log is not None:
             self._log.close()
         self._log, self._history = opened
+        if self._kit is not None:
+            self._kit.policy.leave_session()
 
     def _new_agent(self) -> Agent:
         model, log, settings = self._model, self._log, self._setup.settings
@@ -213,6 +215,7 @@ class AppHost:
             session_id=self._log.id if self._log else "",
             version=__version__,
             n_jobs=self._kit.n_jobs if self._kit else 0,
+            session_rules=self._kit.policy.session_rules if self._kit else (),
         )
 
     def history(self) -> Sequence[AgentEvent]:

@@ -293,7 +293,8 @@ class LinePrinter:
             self.line(f"  why it asks: {one_line(ask.reason)}", "dim")
         always = f", a = always allow {plain(ask.rule)}".replace("\n", "␊") if ask.rule else ""
         edits = ", e = yes, and all later edits" if offers_edits else ""
-        self.line(f"  y = yes, this once{edits}{always}, n = no")
+        session = ", s = allow for this session" if ask.offers_session else ""
+        self.line(f"  y = yes, this once{edits}{session}{always}, n = no")
 
     def question(self, ask: QuestionAsked) -> None:
         """The model's question and its numbered options."""

@@ -148,7 +148,7 @@ class PlainFrontEnd:
                 key = (text or "n")[:1].lower()
                 if key == "e":
                     self._set_mode("accept-edits")
-                meaning = {"y": "once", "e": "once", "a": "always"}.get(key, "deny")
+                meaning = {"y": "once", "e": "once", "s": "session", "a": "always"}.get(key, "deny")
                 self._answer(event.call_id, meaning)
             case QuestionAsked():
                 self._print.question(event)
@@ -273,6 +273,7 @@ class PlainFrontEnd:
 
 def _is_permission_answer(ask: PermissionAsked, *, offers_edits: bool) -> Callable[[str], bool]:
     words = {"y", "yes", "n", "no"} | ({"a", "always"} if ask.rule else set[str]()) | ({"e"} if offers_edits else set())
+    words |= {"s", "session"} if ask.offers_session else set()
     return lambda text: text.lower() in words
 
 

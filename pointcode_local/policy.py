@@ -1,7 +1,7 @@
 """The permission policy of a session: mode and rules applied to calls, and the answers "always" that were given.
 
 "Always" answers are kept per folder in `always.toml`, exactly as they were shown, one a line; deleting its
-line revokes one.
+line revokes one. What was allowed for a session is kept in memory only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pointcode_local.permission import (
     places_of,
     unreadable,
 )
-from pointcode_local.runner import Decision
 from pointcode_local.tools.base import Tool
 from pointcode_local.tools.read import ReadTool
 from pointcode_local.tools.sandbox import SandboxPolicy, default_policy
 from pointcode_local.tools.workspace import Workspace
+from pointcode_local.verdict import Decision
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,10 @@ class RulePolicy:
         self._always = always
         self._sandbox, self._network = settings.sandbox, settings.sandbox_network
         table = {"allow": [*settings.allow, *always.of(root)], "ask": settings.ask, "deny": settings.deny}
-        self._rules, problems = load_rules(table)
+        self._lasting, problems = load_rules(table)
         if problems:  # the settings were checked when they were read
             raise ValueError("; ".join(problems))
+        self._rules = self._lasting
         self.workspace = Workspace(root, unreadable=unreadable(self._rules))
         self._reader = cast(Tool, ReadTool())
 
@@ -136,7 +137,22 @@ class RulePolicy:
     def remember(self, rule: str) -> None:
         """Allow what `rule` covers from now on, in this folder."""
         self._rules = self._rules.with_rule("allow", rule)
+        self._lasting = self._lasting.with_rule("allow", rule)
         self._always.add(self._root, rule)  # may raise: it holds in this session all the same
+
+    @property
+    def session_rules(self) -> tuple[str, ...]:
+        """What the person allowed for this session only, as it was shown."""
+        lasting = {rule.text for rule in self._lasting.of("allow")}
+        return tuple(rule.text for rule in self._rules.of("allow") if rule.text not in lasting)
+
+    def allow_for_session(self, rule: str) -> None:
+        """Allow what `rule` covers until the session is left. Raises ValueError when it is malformed."""
+        self._rules = self._rules.with_rule("allow", rule)
+
+    def leave_session(self) -> None:
+        """Forget what was allowed for the session only."""
+        self._rules = self._lasting
 
     def may_read(self, path: Path) -> bool:
         """May this file be shown to the model without asking?"""

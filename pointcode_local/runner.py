@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pointcode_local.arguments import ArgumentError, as_far_as_readable, parse_arguments
 from pointcode_local.calls import known_name
@@ -35,44 +35,13 @@ from pointcode_local.tools.arguments import find_tool, usage, validate
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
 from pointcode_local.tree_watch import TreeWatch
 from pointcode_local.unified import call_change
+from pointcode_local.verdict import Decision, Policy
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
 NOBODY = "Nobody is there to answer. Decide yourself, and say in your answer what you assumed."
 MAX_PARTIAL_CHARS = 20_000
 STOP_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """May a call run? `rule` is what "always" would store, "" when it cannot be stored. `agreed`: a rule of the
-    person allows it; it would not be allowed without. `secret`: the reason names files that may hold secrets.
-    `paths`: where the call's paths lead, links resolved; None: not known."""
-
-    verdict: Literal["allow", "ask", "deny"]
-    reason: str = ""
-    rule: str = ""
-    agreed: bool = False
-    secret: bool = False
-    paths: frozenset[Path] | None = field(default=None, compare=False)
-
-
-class Policy(Protocol):
-    """Decides on calls. `remember` stores an "always"."""
-
-    mode: str
-
-    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Decision:
-        """May this call run now?"""
-        ...
-
-    def remember(self, rule: str) -> None:
-        """Allow what `rule` covers from now on; raises OSError or ValueError when only this session will know."""
-        ...
-
-    def may_read(self, path: Path) -> bool:
-        """May this file be shown to the model without asking (for `@path` mentions)?"""
-        ...
 
 
 class Hooks(Protocol):
@@ -245,11 +214,11 @@ class CallRunner:
                 if self._box.interactive:
                     answer = await self._do.wait_answer(call.id)
             finally:
-                known = answer if answer in ("once", "always") else "deny"
+                known = answer if answer in ("once", "session", "always") else "deny"
                 self._do.emit(PermissionAnswered(call.id, known))
-            if answer == "always" and decision.rule:
-                self._remember(decision.rule)
-            if answer in ("once", "always"):
+            if decision.rule:
+                self._remember(decision.rule, known)
+            if known != "deny":
                 self._agreed.add(call.id)
                 self._asked[call.id] = decision
                 return ""
@@ -259,11 +228,15 @@ class CallRunner:
                 else f"permission needed and nobody to ask: {decision.reason or 'not allowed by a rule'}"
             )
 
-    def _remember(self, rule: str) -> None:
+    def _remember(self, rule: str, answer: str) -> None:
         try:
-            self._box.policy.remember(rule)
+            if answer == "session":
+                self._box.policy.allow_for_session(rule)
+            elif answer == "always":
+                self._box.policy.remember(rule)
         except (OSError, ValueError) as error:
-            self._do.emit(ErrorRaised(f'"always" holds in this session only, it could not be kept: {error}'))
+            at_least = '"always" holds in this session only, it' if answer == "always" else "the answer"
+            self._do.emit(ErrorRaised(f"{at_least} could not be kept: {error}"))
 
     def _preview(self, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[FileChange, ...]:
         try:

@@ -42,6 +42,8 @@ def _lines(info: HostInfo, usage: UsageChanged | None, context_tokens: int) -> I
     yield "context", _context(context_tokens, info.context_limit or (usage.context_limit if usage else 0))
     yield "speed", _speed(usage)
     yield "mode", f"{info.mode}: {MODE_MEANING.get(info.mode, '')}"
+    for n, rule in enumerate(info.session_rules):
+        yield "" if n else "allowed", f"{rule} (until this session is left)"
     yield "sandbox", _NO_SANDBOX if info.sandbox == "none" else info.sandbox or "not known yet"
     if info.n_jobs:
         yield "jobs", f"{plural(info.n_jobs, 'background command')} (/jobs)"

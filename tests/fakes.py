@@ -24,8 +24,8 @@ from pointcode_local.engine.types import (
     ToolSpec,
     Usage,
 )
-from pointcode_local.runner import Decision
 from pointcode_local.tools.base import Access, FileChange, Tool, ToolContext, ToolResult
+from pointcode_local.verdict import Decision
 
 
 class FakeClock:
@@ -166,6 +166,9 @@ class FakePolicy:
 
     def remember(self, rule: str) -> None:
         self.remembered.append(rule)
+        self.allow_for_session(rule)
+
+    def allow_for_session(self, rule: str) -> None:
         self.verdicts.pop(rule.split("(")[0], None)
 
     def may_read(self, path: Path) -> bool:

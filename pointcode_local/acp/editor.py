@@ -66,12 +66,16 @@ class Editor:
             log.debug("an update was not sent: %s", error)
 
     # ------------------------------------------------------------------------------------------- questions
-    async def permit(self, session_id: str, call: ToolCallUpdate, rule: str) -> str:
-        """Put a call to the person: "once", "always" or "deny"; what is no clear yes is a no."""
+    async def permit(self, session_id: str, call: ToolCallUpdate, rule: str, *, offers_session: bool) -> str:
+        """Put a call to the person: "once", "session", "always" or "deny"; what is no clear yes is a no. The protocol
+        has one kind for what is remembered: an editor that goes by kinds alone takes the first, which is "always"."""
         options = [PermissionOption(option_id="once", name="Allow", kind="allow_once")]
         if rule:
             shown = rule if len(rule) <= MAX_RULE_CHARS else rule[: MAX_RULE_CHARS - 1] + "…"
             options.append(PermissionOption(option_id="always", name=f"Always allow {shown}", kind="allow_always"))
+            if offers_session:
+                name = "Allow for this session"
+                options.append(PermissionOption(option_id="session", name=name, kind="allow_always"))
         options.append(PermissionOption(option_id="deny", name="Reject", kind="reject_once"))
         chosen = await self._choose(session_id, call, options)
         return chosen if chosen in {option.option_id for option in options} else "deny"

@@ -212,7 +212,8 @@ class EditorSession:
         self._questions[call_id] = asyncio.create_task(ask(), name=f"question about {call_id}")
 
     def _permission(self, event: PermissionAsked) -> Coroutine[Any, Any, str]:
-        return self._editor.permit(self.id, self._translator.call_to_permit(event), event.rule)
+        call = self._translator.call_to_permit(event)
+        return self._editor.permit(self.id, call, event.rule, offers_session=event.offers_session)
 
     def _question(self, call_id: str, question: str, options: tuple[str, ...]) -> Coroutine[Any, Any, str]:
         return self._editor.choose(self.id, call_id, question, options)

@@ -234,7 +234,8 @@ class CallView(VerticalScroll, can_focus=False):
 
 
 class PermissionPanel(AskPanel):
-    """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores."""
+    """May this call run? Shows the whole call, its diff, the reason, and exactly the rule that "always" stores.
+    The answer for the session means the same rule."""
 
     def __init__(self, ask: PermissionAsked, clock: Callable[[], float], mode: str, message: Callable[[], str]) -> None:
         options = [("once", "y", "Yes, this once")]
@@ -242,6 +243,8 @@ class PermissionPanel(AskPanel):
             options.append((ALL_EDITS, "e", "Yes, and all later edits"))
         if ask.rule:
             rule = clip(plain(ask.rule).replace("\n", "␊"), MAX_RULE_CELLS)  # a longer one is the command above
+            if ask.offers_session:
+                options.append(("session", "s", "Allow for this session"))
             options.append(("always", "a", f"Always allow  {rule}"))
         options.append(("deny", "n", "No, go on without (esc stops)"))
         super().__init__(ask.call_id, clock, options, message)

@@ -155,13 +155,15 @@ class ScriptedHost:
     measured: int = 0
     trace: Timeline | None = None
     n_jobs: int = 0
+    session_rules: tuple[str, ...] = ()
     set_values: list[tuple[str, str, str]] = field(default_factory=list)
     running: list[JobInfo] = field(default_factory=list)
 
     @property
     def info(self) -> HostInfo:
+        n_jobs, rules = self.n_jobs, self.session_rules
         return HostInfo(
-            "qwen2.5-coder-0.5b", "cpu", self.sandbox, self.mode, self.cwd, 32768, "s1", "0.1.0", self.n_jobs
+            "qwen2.5-coder-0.5b", "cpu", self.sandbox, self.mode, self.cwd, 32768, "s1", "0.1.0", n_jobs, rules
         )
 
     async def open(self, on_progress: OnProgress) -> AgentLike:

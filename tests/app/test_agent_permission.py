@@ -40,7 +40,9 @@ def test_what_would_ask_is_denied_when_nobody_is_there(tmp_path: Path):
     assert end_of(events).outcome == "denied"
 
 
-@pytest.mark.parametrize(("answer", "runs"), [("once", True), ("always", True), ("deny", False), ("nonsense", False)])
+@pytest.mark.parametrize(
+    ("answer", "runs"), [("once", True), ("session", True), ("always", True), ("deny", False), ("nonsense", False)]
+)
 def test_the_person_decides(tmp_path: Path, answer: str, runs: bool):
     policy = FakePolicy(write="ask")
     model = ScriptedModel(call("write"), call("write"), say("ok"))
@@ -52,7 +54,7 @@ def test_the_person_decides(tmp_path: Path, answer: str, runs: bool):
 
     events = bench.play(on_event=on_event)
     assert bool(of_type(events, ToolStarted)) == runs
-    assert len(of_type(events, PermissionAsked)) == (1 if answer == "always" else 2)
+    assert len(of_type(events, PermissionAsked)) == (1 if answer in ("session", "always") else 2)
     assert policy.remembered == (["write(*)"] if answer == "always" else [])
 
 

@@ -10,6 +10,7 @@ import pytest
 from pointcode_local.config import (
     ConfigError,
     Places,
+    Settings,
     find_places,
     is_trusted,
     load_settings,
@@ -17,7 +18,7 @@ from pointcode_local.config import (
     trust,
 )
 from pointcode_local.config_write import remove_value, write_value
-from pointcode_local.policy import AlwaysRules, rule_problem
+from pointcode_local.policy import AlwaysRules, RulePolicy, rule_problem
 from pointcode_local.tools.mcp_server import McpServer
 
 
@@ -189,6 +190,18 @@ def test_always_answers_are_kept_by_folder_as_they_were_shown(tmp_path: Path):
     assert rules.of(tmp_path / "b") == ()
     (tmp_path / "always.toml").write_text("damaged [")
     assert rules.of(tmp_path / "a") == ()
+
+
+def test_what_was_allowed_for_a_session_is_forgotten_with_it_and_never_written(tmp_path: Path):
+    policy = RulePolicy(Settings(), tmp_path, AlwaysRules(tmp_path / "always.toml"))
+    policy.allow_for_session("shell(make)")
+    assert policy.session_rules == ("shell(make)",) and not (tmp_path / "always.toml").exists()
+    policy.remember("edit(src/*)")
+    policy.leave_session()
+    assert policy.session_rules == () and [rule.text for rule in policy.rules.of("allow")] == ["edit(src/*)"]
+    policy.allow_for_session("shell(make)")
+    policy.remember("shell(make)")
+    assert policy.session_rules == ()
 
 
 def test_an_always_answer_is_revoked_by_deleting_its_line(tmp_path: Path):

@@ -240,6 +240,33 @@ def test_an_always_answer_holds_in_the_next_session_of_the_folder(tmp_path: Path
     assert of_type(second, PermissionAsked) == [] and end_of(second).outcome == "done"
 
 
+def test_an_answer_for_the_session_holds_with_another_model_and_ends_with_the_session(tmp_path: Path):
+    shell = call("shell", command="touch made")
+    model = ScriptedModel(shell, say("ok"), shell, say("ok"))
+    play = Play(tmp_path, model, ScriptedModel(*[shell, say("ok")] * 3), ScriptedModel(shell, say("ok")))
+
+    async def questions(agent: Any) -> int:
+        return len(of_type(await turn(agent, answer="session"), PermissionAsked))
+
+    async def run() -> None:
+        host = play.host()
+        agent = await host.open(ignore)
+        first = host.info.session_id
+        assert [await questions(agent), await questions(agent)] == [1, 0]
+        assert await questions(await host.use_model("second", ignore)) == 0
+        assert await questions(await host.resume(first)) == 0  # it is the one that is open
+        assert host.info.session_rules == ("shell(touch made)",)
+        agent = await host.new_session()
+        assert host.info.session_rules == () and await questions(agent) == 1
+        await host.close()
+        again = play.host(SessionChoice(resume=first))
+        assert await questions(await again.open(ignore)) == 1
+        await again.close()
+
+    asyncio.run(run())
+    assert not (play.setup.places.state / "always.toml").exists()
+
+
 def test_sessions_are_opened_listed_and_changed(tmp_path: Path):
     play = Play(tmp_path, ScriptedModel(say("one"), say("two"), say("three")))
 

@@ -145,12 +145,15 @@ def test_streamed_text_is_printed_once_and_as_it_comes() -> None:
     assert seen == ["Hello", "Hello, wor", "Hello, world.", "Hello, world.\n"]
 
 
-@pytest.mark.parametrize(("typed", "expected"), [("y", "once"), ("always", "always"), ("no", "deny")])
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("y", "once"), ("s", "session"), ("session", "session"), ("always", "always"), ("no", "deny")],
+)
 async def test_a_permission_is_asked_with_its_rule_and_answered_by_a_letter(typed: str, expected: str) -> None:
     agent = ScriptedAgent([[PERMISSION]])
     text, lines = await talk(ScriptedHost(agent), ["go", "what?", typed])
     assert agent.sent == [Answer("ask1", expected)]
-    assert "always allow shell(git push *)" in text
+    assert "s = allow for this session, a = always allow shell(git push *)" in text
     assert "command: python -m pytest -q tests && git push --force" in text
     assert lines.prompts == ["ask> ", "allow? ", "allow? ", "ask> "]
 

@@ -57,8 +57,9 @@ def test_a_yes_to_a_question_that_names_the_file_shows_it(tmp_path: Path, comman
     assert ".env, which may hold secrets" in asked.reason and shown(events)
 
 
-def test_always_shows_it_once_and_later_runs_are_blanked(tmp_path: Path) -> None:
-    first, second = play_turns(tmp_path, "cat .env", "cat .env", answer="always")
+@pytest.mark.parametrize("answer", ["session", "always"])
+def test_a_lasting_yes_shows_it_once_and_later_runs_are_blanked(tmp_path: Path, answer: str) -> None:
+    first, second = play_turns(tmp_path, "cat .env", "cat .env", answer=answer)
     assert of_type(first, PermissionAsked) and shown(first)
     assert not of_type(second, PermissionAsked) and not shown(second) and "[secret]" in str(second)
 

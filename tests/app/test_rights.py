@@ -14,9 +14,9 @@ import pytest
 from pointcode_local.config import Settings
 from pointcode_local.events import AgentEvent, Answer, PermissionAsked, ToolFinished
 from pointcode_local.policy import RulePolicy
-from pointcode_local.runner import Decision
 from pointcode_local.tools.base import Tool
 from pointcode_local.tools.mcp_server import McpServer
+from pointcode_local.verdict import Decision
 from tests.app.agents import of_type
 from tests.app.test_host import Play, ignore, turn, write
 from tests.fakes import ScriptedModel, Step, call, calls, say

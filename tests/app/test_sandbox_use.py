@@ -10,9 +10,10 @@ import pytest
 
 from pointcode_local.config import Settings
 from pointcode_local.policy import AlwaysRules, RulePolicy
-from pointcode_local.runner import CallRunner, Conduct, Decision, Toolbox
+from pointcode_local.runner import CallRunner, Conduct, Toolbox
 from pointcode_local.tools.base import Tool
 from pointcode_local.tools.shell import Jobs, ShellTool
+from pointcode_local.verdict import Decision
 from tests.fakes import FakeTool
 
 SHELL = cast(Tool, ShellTool(Jobs()))
@@ -39,6 +40,13 @@ def test_a_command_is_agreed_to_when_only_a_rule_of_the_person_allows_it(
     tmp_path: Path, settings: Mapping[str, Any], command: str, agreed: bool
 ) -> None:
     assert policy(tmp_path, **settings).decide(SHELL, {"command": command}) == Decision("allow", agreed=agreed)
+
+
+def test_a_command_allowed_for_the_session_is_agreed_to(tmp_path: Path) -> None:
+    found = policy(tmp_path)
+    found.allow_for_session("shell(make test)")
+    assert found.decide(SHELL, {"command": "make test"}) == Decision("allow", agreed=True)
+    assert found.decide(SHELL, {"command": "make tests"}).verdict == "ask"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ async def test_nothing_written_no_sandbox_and_no_settings_are_said_too() -> None
     assert "jobs" not in text
 
 
+async def test_each_rule_that_holds_in_this_session_only_has_a_line_too() -> None:
+    host = ScriptedHost(ScriptedAgent(), session_rules=("shell(make test)", "shell(a\nb)"))
+    assert (
+        "allowed   shell(make test) (until this session is left)\n          shell(a b) (until this session is left)\n"
+    ) in await status_text(host)
+
+
 async def test_after_a_compaction_the_context_is_what_is_left() -> None:
     host = ScriptedHost(ScriptedAgent(), events=[USAGE, CompactionFinished(context_tokens=900, summary="s")])
     assert "context   900 of 32,768 tokens, 3%" in await status_text(host)

@@ -338,7 +338,7 @@ async def test_enter_behind_a_message_that_was_begun_before_the_panel_came_does_
         assert agent_of(app).sent == [] and composer_text(app) == "so"
 
 
-@pytest.mark.parametrize(("keys", "expected"), [("y", "once"), ("a", "always"), ("n", "deny")])
+@pytest.mark.parametrize(("keys", "expected"), [("y", "once"), ("s", "session"), ("a", "always"), ("n", "deny")])
 async def test_letters_answer_the_permission_panel(keys: str, expected: str) -> None:
     app = make_app([PERMISSION], prompt="go")
     async with app.run_test() as pilot:
@@ -373,11 +373,21 @@ async def test_arrows_and_enter_answer_the_permission_panel() -> None:
     async with app.run_test() as pilot:
         await asked(app, pilot)
         await arm(app, pilot)
-        await pilot.press("down", "down", "enter")
+        await pilot.press("down", "down", "down", "enter")
         assert agent_of(app).sent == [Answer("ask1", "deny")]
 
 
-async def test_without_a_rule_always_is_not_offered() -> None:
+async def test_an_edit_is_allowed_for_the_session_by_its_mode_and_not_by_its_rule() -> None:
+    diff = FileDiff("a.py", "1\n", "2\n")
+    ask = PermissionAsked("ask1", "edit", {"path": "a.py"}, "edit a.py", "edit changes a.py", "edit(a.py)", (diff,))
+    app = make_app([ask], prompt="go")
+    async with app.run_test() as pilot:
+        await asked(app, pilot)
+        await arm(app, pilot)
+        assert "all later edits" in screen_text(app) and "for this session" not in screen_text(app)
+
+
+async def test_without_a_rule_neither_always_nor_the_session_is_offered() -> None:
     ask = PermissionAsked("x", "shell", {"command": "rm -rf /"}, "shell rm -rf /", "", "")
     app = make_app([ask], prompt="go")
     async with app.run_test() as pilot:
@@ -385,7 +395,7 @@ async def test_without_a_rule_always_is_not_offered() -> None:
         await arm(app, pilot)
         await pilot.press("a")
         assert agent_of(app).sent == []
-        assert "Always" not in screen_text(app)
+        assert "Always" not in screen_text(app) and "session" not in screen_text(app)
 
 
 async def test_two_questions_are_asked_one_after_the_other_and_each_must_be_armed() -> None:

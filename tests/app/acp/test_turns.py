@@ -142,6 +142,25 @@ async def test_always_is_kept_and_not_asked_again_in_another_session(tmp_path: P
         assert "shell(touch made)" in (editor.places.state / "always.toml").read_text()
 
 
+async def test_for_this_session_is_not_asked_again_in_it_and_asked_in_another(tmp_path: Path):
+    def for_session(params: Any) -> Any:
+        options = {option["optionId"]: option for option in params["options"]}
+        assert list(options) == ["once", "always", "session", "deny"]
+        assert options["session"]["kind"] == "allow_always"
+        return {"outcome": {"outcome": "selected", "optionId": "session"}}
+
+    shell = call("shell", command="touch made")
+    model = ScriptedModel(shell, say("ok"), shell, say("ok"), shell, say("ok"))
+    async with EditorKit(tmp_path, model, answers={"session/request_permission": for_session}) as editor:
+        session = await editor.new()
+        await editor.prompt(session)
+        await editor.prompt(session)
+        assert len(editor.asked) == 1 and (editor.ws / "made").exists()
+        await editor.prompt(await editor.new())
+        assert len(editor.asked) == 2
+        assert not (editor.places.state / "always.toml").exists()
+
+
 async def test_cancel_while_the_model_answers_keeps_what_came_and_the_next_prompt_works(tmp_path: Path):
     held = asyncio.Event()
     slow = [*say("Part")[:1], held.wait, *say("never")]
