@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from pointcode_local.tools.filetext import decode
-from pointcode_local.tools.languages import language_of
-from pointcode_local.tools.spans import Symbol, symbols_of
-from pointcode_local.tools.syntax import MAX_PARSED_BYTES
+from pointcode_local.tools.spans import Symbol, symbols_in
 
 _ASKED = re.compile(
     r"\b(?:how many|number of|count|list|names? of|which|what)\b[^.?!\n]{0,60}"
@@ -25,10 +21,7 @@ def asks_for_names(text: str) -> bool:
 
 def counted(name: str, text: str) -> str:
     """Sentences that count and name what a file defines; "" for a file that defines nothing we know."""
-    language = language_of(Path(name))
-    if language is None or len(text) > MAX_PARSED_BYTES:
-        return ""
-    symbols = symbols_of(decode(text.encode("utf-8", "replace")), language)
+    symbols = symbols_in(name, text)
     tests = [s for s in symbols if s.kind in ("function", "method") and s.label.lower().startswith("test")]
     told = [_sentence(name, "test", tests)] if tests else []
     others = [s for s in symbols if s not in tests]

@@ -1,4 +1,5 @@
-"""The one function of a file that a failing check calls: a small model that writes only that cannot spoil the rest."""
+"""The one function of a file that is meant (a failing check calls it, or it gets a docstring or a parameter): a small
+model that writes only that cannot spoil the rest."""
 
 from __future__ import annotations
 
@@ -7,13 +8,10 @@ import re
 import textwrap
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
+from pointcode_local.pyimports import parsed
 from pointcode_local.shown_files import Part
-from pointcode_local.tools.filetext import decode
-from pointcode_local.tools.languages import language_of
-from pointcode_local.tools.spans import symbols_of
-from pointcode_local.tools.syntax import MAX_PARSED_BYTES
+from pointcode_local.tools.spans import symbols_in
 
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _PLAIN_DEF = re.compile(r"([ \t]*(?:async +)?def +\w+ *\()([^()*\n]*)(\)[^\n]*:[ \t]*\n)")
@@ -30,17 +28,10 @@ def function_part(name: str, text: str, called: Collection[str]) -> Part | None:
 
     `text` has `\\n` line endings.
     """
-    language = language_of(Path(name))
     lines = text.splitlines(keepends=True)
-    if (
-        language is None
-        or not called
-        or len(text) > MAX_PARSED_BYTES
-        or len(lines) != len(text.rstrip("\n").split("\n"))
-    ):
+    if not called or len(lines) != len(text.rstrip("\n").split("\n")):  # other line ends: numbers would not fit
         return None
-    symbols = symbols_of(decode(text.encode("utf-8", "replace")), language)
-    meant = [one for one in symbols if one.label in called and one.kind in _FUNCTIONS]
+    meant = [one for one in symbols_in(name, text) if one.label in called and one.kind in _FUNCTIONS]
     if len(meant) != 1:
         return None
     first, last = meant[0].first_line - 1, meant[0].last_line
@@ -59,9 +50,8 @@ def with_parameter(part: Part, name: str, default: str) -> Part | None:
 
 def unused_names(code: str) -> list[str]:
     """Names that a Python function takes or binds and never uses: what it forgets may be its fault."""
-    try:
-        tree = ast.parse(textwrap.dedent(code))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(textwrap.dedent(code))
+    if tree is None:
         return []
     bound: dict[str, None] = {}
     used: set[str] = set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from pointcode_local.pyimports import parsed
+
 _MEANT = re.compile(
     r"\b(?:docstring|comment|header|licen[cs]e|rewrite|replace|remove|delete|empty|only)s?\b", re.IGNORECASE
 )
@@ -17,9 +19,8 @@ def with_head(before: str, after: str, order: str) -> str:
 
     A docstring stays lost where the order may have meant it.
     """
-    try:
-        old, new = ast.parse(before), ast.parse(after)
-    except (SyntaxError, ValueError, RecursionError):
+    old, new = parsed(before), parsed(after)
+    if old is None or new is None:
         return after
     old_end, new_end = _head_end(old), _head_end(new)
     lost_text = bool(ast.get_docstring(old)) and not ast.get_docstring(new) and not _MEANT.search(order)

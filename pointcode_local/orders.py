@@ -131,11 +131,7 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     if any(creates) and not any(commands[: creates.index(True)]):
         return Order("create", (*receivers, *new), tuple(present))
     has_pasted = "\n" in text.strip()  # then the question is about that
-    if (
-        (can_run and _moves_a_file(heads, present))
-        or any(commands)
-        or (can_run and not has_pasted and _COMMAND_QUESTION.search(text))
-    ):
+    if any(commands) or (can_run and not has_pasted and _COMMAND_QUESTION.search(text)):
         return Order("command", (), tuple(present), wants_answer(text))
     orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
     is_about_last = _POINTS_BACK.search(text) or (orders_change and _PART.search(text))

@@ -12,6 +12,14 @@ from collections.abc import Iterator, Mapping
 _GIVEN = frozenset(dir(builtins)) | {"__file__", "__annotations__", "__path__", "__class__"}
 
 
+def parsed(text: str) -> ast.Module | None:
+    """Python code as a tree; None for what is none, or nested too deep."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 def unbound_names(text: str) -> list[str]:
     """Names that the code uses and binds nowhere; none where that cannot be known (`import *`, `exec`, no Python)."""
     try:
@@ -45,12 +53,16 @@ def offered(path: str, text: str) -> dict[str, str]:
     parts = stem.removesuffix("/__init__").split("/")
     if suffix != ".py" or not all(part.isidentifier() for part in parts):
         return {}
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
+    tree = parsed(text)
+    body = tree.body if tree is not None else ()
     named = (node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))
     return dict.fromkeys(named, ".".join(parts))
+
+
+def unbound_modules(text: str) -> list[str]:
+    """Modules of the standard library that the code uses as `module.name` and binds nowhere."""
+    missing = [name for name in unbound_names(text) if name in sys.stdlib_module_names]
+    return [name for name in missing if _is_used_as_module(text, name)]
 
 
 def with_imports(text: str, before: str, known: Mapping[str, str]) -> str:
@@ -58,7 +70,7 @@ def with_imports(text: str, before: str, known: Mapping[str, str]) -> str:
     modules of the standard library that it uses as `module.name`, and names of `known` (name -> module)."""
     lacked = set(unbound_names(before))
     missing = [name for name in unbound_names(text) if name not in lacked]
-    modules = sorted(name for name in missing if name in sys.stdlib_module_names and _is_used_as_module(text, name))
+    modules = sorted(name for name in unbound_modules(text) if name not in lacked)
     by_module: dict[str, list[str]] = {}
     for name in missing:
         if name in known and name not in modules:

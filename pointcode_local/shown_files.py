@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from pointcode_local.context_files import IMAGE_SUFFIXES
 from pointcode_local.orders import is_test
+from pointcode_local.pyimports import unbound_modules
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
 from pointcode_local.tools.languages import language_of
@@ -180,28 +179,5 @@ def fault_note(name: str, text: str) -> str:
     if first is not None:
         line = text.split("\n")[first.line - 1 : first.line]
         return f"{name} has a syntax error in line {first.line}: {line[0].strip() if line else first.what}"
-    missing = missing_imports(text) if kind == "python" else []
+    missing = unbound_modules(text) if kind == "python" else []
     return f"{name} uses {missing[0]} but does not import it" if missing else ""
-
-
-def missing_imports(text: str) -> list[str]:
-    """Modules of the standard library that Python code uses as `module.name` without ever binding `module`."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    used: dict[str, None] = {}
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=name)):
-                used[name] = None
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                bound.add(name)
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-            case _:
-                pass
-    return [] if "*" in bound else [name for name in used if name not in bound and name in sys.stdlib_module_names]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from tree_sitter import Node
 
-from .filetext import FileText, visible
-from .syntax import parse
+from .filetext import FileText, decode, visible
+from .languages import language_of
+from .syntax import MAX_PARSED_BYTES, parse
 
 # Node types that make a symbol, by what we call them.
 KINDS: dict[str, str] = {
@@ -66,6 +68,14 @@ class Symbol:
     first_line: int
     last_line: int
     depth: int
+
+
+def symbols_in(name: str, text: str) -> list[Symbol]:
+    """All symbols of a file of this name and text, in order of place; none of a kind or size that is not parsed."""
+    language = language_of(PurePath(name))
+    if language is None or len(text) > MAX_PARSED_BYTES:
+        return []
+    return symbols_of(decode(text.encode("utf-8", "replace")), language)
 
 
 def symbols_of(file: FileText, language: str) -> list[Symbol]:
@@ -208,6 +218,3 @@ def _declarator_name(node: Node) -> str:
     while inner is not None and inner.child_by_field_name("declarator") is not None:
         inner = inner.child_by_field_name("declarator")
     return _text(inner) if inner is not None else ""
-
-
-# ------------------------------------------------------------------------------------------------- tools

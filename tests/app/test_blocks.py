@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pointcode_local.blocks import as_blocks, block_body, fence_of, language, shown_file, without_markers
 from pointcode_local.engine.types import Message, ToolCall
 from pointcode_local.merge import as_edit, merged, with_stray_bytes
-from pointcode_local.shown_files import MAX_SHOWN_CHARS, Files, fault_note, missing_imports, part_of
+from pointcode_local.shown_files import MAX_SHOWN_CHARS, Files, fault_note, part_of
 
 LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "x = 1"]), max_size=8).map(
     lambda x: "".join(f"{y}\n" for y in x)
@@ -111,5 +111,3 @@ def test_faults_and_missing_imports_are_told():
     assert fault_note("a.py", "print(sys.argv)\n") == "a.py uses sys but does not import it"
     assert fault_note("a.py", "import sys\nprint(sys.argv)\n") == ""
     assert fault_note("a.txt", "for x in y") == ""
-    assert missing_imports("def f(json):\n    return json.x + os.sep\n") == ["os"]
-    assert missing_imports("from x import *\nos.sep\n") == []

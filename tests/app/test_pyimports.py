@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pointcode_local.pyimports import offered, unbound_names, with_imports
+from pointcode_local.pyimports import offered, unbound_modules, unbound_names, with_imports
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ from pointcode_local.pyimports import offered, unbound_names, with_imports
 )
 def test_names_that_nothing_binds_are_found(code: str, names: list[str]) -> None:
     assert unbound_names(code) == names
+
+
+def test_a_module_is_missing_only_where_its_names_are_used_and_nothing_binds_it() -> None:
+    assert unbound_modules("def f(json):\n    return json.x + os.sep\n") == ["os"]
+    assert unbound_modules("print(os, other.sep)\n") == []
+    assert unbound_modules("from x import *\nos.sep\n") == []
 
 
 @pytest.mark.parametrize(
