@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pointcode_local import __version__
 from pointcode_local.events import MODES
-from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError
+from pointcode_local.exits import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, UsageError, complain
 
 if TYPE_CHECKING:
     from pointcode_local.forms import Form
@@ -50,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _run(list(argv))
     except UsageError as error:
-        return _complain(str(error), EXIT_USAGE)
+        return complain(error, EXIT_USAGE)
     except SystemExit as stop:  # argparse: --help, --version, and wrong arguments
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:
@@ -58,13 +57,6 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of a list went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_ERROR
-
-
-def _complain(text: str, code: int) -> int:
-    from pointcode_local.render import plain
-
-    print(f"pointcode: {plain(text)}", file=sys.stderr)
-    return code
 
 
 def _run(argv: list[str]) -> int:

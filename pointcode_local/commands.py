@@ -20,7 +20,7 @@ from pointcode_local.config import ConfigError, Places, find_places
 from pointcode_local.config_write import remove_value, write_value
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
-from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError
+from pointcode_local.exits import EXIT_ERROR, EXIT_USAGE, UsageError, complain
 from pointcode_local.records import to_line, to_record
 from pointcode_local.render import plain
 from pointcode_local.session import SessionError, SessionStore
@@ -48,11 +48,6 @@ def _say_record(record: dict[str, Any]) -> None:
     sys.stdout.write(to_line(record).decode())
 
 
-def _complain(error: Exception | str, code: int = EXIT_USAGE) -> int:
-    print(f"pointcode: {plain(str(error))}", file=sys.stderr)
-    return code
-
-
 # ----------------------------------------------------------------------------------------------- config
 def config(options: argparse.Namespace) -> int:
     """`pointcode config [get [KEY] | set KEY VALUE | unset KEY | path | trust]`."""
@@ -70,7 +65,7 @@ def config(options: argparse.Namespace) -> int:
             case _:
                 return _config_get(options, places)
     except ConfigError as error:
-        return _complain(error)
+        return complain(error, EXIT_USAGE)
 
 
 def _config_get(options: argparse.Namespace, places: Places) -> int:
@@ -155,7 +150,7 @@ def sessions(options: argparse.Namespace) -> int:
                 Checkpoints(places.state / "checkpoints" / removed.stem).remove()
                 _say(f"removed {removed.stem}")
     except SessionError as error:
-        return _complain(error)
+        return complain(error, EXIT_USAGE)
     return 0
 
 
@@ -239,11 +234,11 @@ def bench(argv: Sequence[str]) -> int:
     try:
         module: Any = importlib.import_module(f"{package}.{argv[0]}")
     except ImportError as error:
-        return _complain(f"{NO_ENGINE} ({error})", EXIT_ERROR)
+        return complain(f"{NO_ENGINE} ({error})", EXIT_ERROR)
     try:
         code = int(module.main(list(argv[1:])))
         if argv[0] == "decode":
             note_trace(argv[1:], find_places(os.environ).state)
         return code
     except EngineError as error:
-        return _complain(error, EXIT_ERROR)
+        return complain(error, EXIT_ERROR)

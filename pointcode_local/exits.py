@@ -1,6 +1,8 @@
-"""Exit codes, and the error of a command line that cannot be used."""
+"""Exit codes, the error of a command line that cannot be used, and how a command says why it failed."""
 
 from __future__ import annotations
+
+import sys
 
 EXIT_DONE = 0
 EXIT_ERROR = 1
@@ -24,3 +26,11 @@ EXIT_MEANINGS = {  # of a scripted run; the other commands use 0, 1, 2, 75 and 1
 
 class UsageError(Exception):
     """The command line, or what it names, cannot be used; the text is for people."""
+
+
+def complain(error: Exception | str, code: int) -> int:
+    """Say on stderr why a command failed, as inert text; returns `code`, to end with."""
+    from pointcode_local.render import plain
+
+    print(f"pointcode: {plain(str(error))}", file=sys.stderr)
+    return code

@@ -22,9 +22,8 @@ from pointcode_local.engine.errors import (
     UnknownModel,
 )
 from pointcode_local.engine.types import ChatModel
-from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, EXIT_USAGE
+from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, EXIT_USAGE, complain
 from pointcode_local.frontend import OnProgress, Progress
-from pointcode_local.render import plain
 
 NO_ENGINE = "the engine of this installation does not load: reinstall pointcode-local, or use --endpoint URL"
 BIG_MODEL = "north-mini-code"  # where there is a Hopper GPU and the model is on disk
@@ -94,8 +93,7 @@ def run_command(options: argparse.Namespace, name: str) -> int:
     try:
         return handlers[options.action](options, options.name or name or registry.DEFAULT_MODEL)
     except EngineError as error:
-        print(f"pointcode: {plain(str(error))}", file=sys.stderr)
-        return exit_code_of(error)
+        return complain(error, exit_code_of(error))
 
 
 def exit_code_of(error: EngineError) -> int:

@@ -18,10 +18,9 @@ from pointcode_local.config import Settings
 from pointcode_local.engine import registry
 from pointcode_local.engine.errors import DownloadError, EngineError
 from pointcode_local.engine.sockets import listen_tcp, listen_unix
-from pointcode_local.exits import EXIT_ERROR, UsageError
+from pointcode_local.exits import EXIT_ERROR, UsageError, complain
 from pointcode_local.frontend import Progress
 from pointcode_local.local_models import NO_ENGINE, chosen_model, exit_code_of, open_local_model
-from pointcode_local.render import plain
 
 if TYPE_CHECKING:
     from pointcode_local.engine.chat_model import LocalChatModel
@@ -43,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     except DownloadError:
         pass  # it is known, and will be fetched
     except EngineError as error:
-        print(f"pointcode: {plain(str(error))}", file=sys.stderr)
-        return exit_code_of(error)
+        return complain(error, exit_code_of(error))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
