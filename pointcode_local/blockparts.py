@@ -12,7 +12,9 @@ from pointcode_local.events import ToolFinished
 from pointcode_local.header import with_head
 from pointcode_local.merge import as_edit, merged, with_stray_bytes
 from pointcode_local.pyimports import with_imports
+from pointcode_local.render import plural
 from pointcode_local.shown_files import Part, fault_note
+from pointcode_local.tools.base import NO_OUTPUT
 
 MAX_SHOWN_OUTPUT = 2000  # characters
 
@@ -62,14 +64,14 @@ def command_pattern(order: str) -> str:
 def what_ran(command: str, output: str) -> str:
     """What was run and what came of it."""
     shown = f"`{command}`" if "\n" not in command else f"\n```sh\n{command}\n```\n"
-    if output in ("(no output)", "[no output]"):
+    if output == NO_OUTPUT:
         return f"Ran {shown}, which printed nothing."
     return f"Ran {shown}, which printed:\n{_output(output)}"
 
 
 def printed(output: str) -> str:
     """The same where the command itself is in view already."""
-    return "It printed nothing." if output in ("(no output)", "[no output]") else f"It printed:\n{_output(output)}"
+    return "It printed nothing." if output == NO_OUTPUT else f"It printed:\n{_output(output)}"
 
 
 def _output(text: str) -> str:
@@ -90,7 +92,7 @@ def renamed(old: str, new: str, places: Mapping[str, int]) -> str:
     """What was renamed where; `places`: how often by file."""
     total = sum(places.values())
     where = ", ".join(f"{name} ({n})" for name, n in places.items()) if len(places) > 1 else next(iter(places))
-    return f"Renamed {old} to {new} in {total} place{'s' * (total != 1)}: {where}."
+    return f"Renamed {old} to {new} in {plural(total, 'place')}: {where}."
 
 
 def _made(result: ToolFinished) -> str:

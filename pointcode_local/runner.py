@@ -32,7 +32,7 @@ from pointcode_local.events import (
     ToolStarted,
 )
 from pointcode_local.tools.arguments import find_tool, usage, validate
-from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
+from pointcode_local.tools.base import NO_OUTPUT, FileChange, Tool, ToolContext, ToolError, ToolResult
 from pointcode_local.tree_watch import TreeWatch
 from pointcode_local.unified import call_change
 from pointcode_local.verdict import Decision, Policy
@@ -349,7 +349,7 @@ class CallRunner:
         arguments = self._arguments.get(call.id)
         if arguments is None:
             arguments = as_far_as_readable(call.arguments)
-        text = self._do.cut_result(result.text) or "(no output)"
+        text = self._do.cut_result(result.text) or NO_OUTPUT
         name = known_name(call.name, self._box.tools) or call.name
         diffs, changed = self._diffs(result.changes), self._changed.get(call.id, ())
         event = ToolFinished(call.id, name, arguments, text, result.is_error, diffs, denied, changed)

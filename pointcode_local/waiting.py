@@ -77,5 +77,5 @@ class StderrLines:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # nobody reads it, or it is closed: the result on stdout is what counts
             return

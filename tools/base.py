@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 Access = Literal["read", "write", "execute", "none"]
+NO_OUTPUT = "[no output]"  # of a command or a server: nobody can mistake it for what was printed
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def kept_git(root: Path) -> KeptGit:
     folders = [entry, *itertools.islice(_below(entry / "modules"), MAX_MODULES)]
     repositories = [folder for folder in folders if (folder / "config").is_file()]
     for folder in repositories:
-        with suppress(OSError):
+        with suppress(OSError):  # where we cannot make it, nor can the command
             (folder / "hooks").mkdir(exist_ok=True)
     names = ("hooks", "config.worktree")
     kept = [path for folder in repositories for name in names if _is_own(path := folder / name)]

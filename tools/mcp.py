@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .base import Access, BaseTool, Tool, ToolContext, ToolError, ToolResult, object_schema
+from .base import NO_OUTPUT, Access, BaseTool, Tool, ToolContext, ToolError, ToolResult, object_schema
 from .environment import command_environment
 from .mcp_schema import short, simplified
 from .mcp_server import McpServer
@@ -268,7 +268,7 @@ def as_text(content: Sequence[Any], structured: object = None) -> str:
     text = "\n".join(part for part in parts if part)
     clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
     if len(clean) <= MAX_RESULT_CHARS:
-        return clean or "[no output]"
+        return clean or NO_OUTPUT
     return f"{clean[:MAX_RESULT_CHARS]}\n[cut after {MAX_RESULT_CHARS:,} of {len(clean):,} characters]"
 
 

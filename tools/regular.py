@@ -1,4 +1,5 @@
-"""Reading files that somebody else laid out: no waiting for a pipe, no device, no more than was asked for."""
+"""Files that somebody else laid out: read without waiting for a pipe, no device, no more than was asked for; found
+under their names in whatever form of Unicode."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def main() -> None:
     if abi < 1:
         fail("Landlock is not available")
     rights = handled_rights(abi)
-    if plan["read_only"]:
+    if plan["read_only"]:  # where that cannot be done it is not: `sandbox_status` says so
         keep(plan["pinned"], plan["read_only"], plan["links"])
     closed = plan["network"] or private_network()
     network = 0 if closed or abi < 4 else BIND_TCP | CONNECT_TCP

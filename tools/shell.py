@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
+from .base import NO_OUTPUT, Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
 from .environment import command_environment
 from .kept_git import GitGuard
 from .output import TAIL_CHARS, KeptOutput, LiveOutput
@@ -224,7 +224,7 @@ class ShellTool(BaseTool):
 
 def _joined(shown: str, note: str) -> str:
     if not shown:
-        return note if note else "[no output]"
+        return note if note else NO_OUTPUT
     if not note:
         return shown
     return f"{shown}{'' if shown.endswith(chr(10)) else chr(10)}{note}"

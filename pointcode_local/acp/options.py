@@ -22,18 +22,8 @@ from pointcode_local.complete import MODE_MEANING, SlashCommand
 from pointcode_local.events import MODES, Mode
 
 ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
-_SHARED = (
-    "compact",
-    "undo",
-    "redo",
-    "diff",
-    "map",
-    "mcp",
-    "jobs",
-    "mode",
-    "model",
-    "status",
-)  # with others
+# with the other front ends
+_SHARED = ("compact", "undo", "redo", "diff", "map", "mcp", "jobs", "mode", "model", "status")
 _NAMES: dict[Mode, str] = {"ask": "Ask", "accept-edits": "Accept edits", "plan": "Plan", "auto": "Auto"}
 COMMANDS = (
     *(command for command in complete.COMMANDS if command.name in _SHARED),

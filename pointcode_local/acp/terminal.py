@@ -17,7 +17,7 @@ from typing import Any
 from acp.schema import EnvVariable, TerminalExitStatus
 
 from pointcode_local.acp.editor import ASK_FAILED, Editor
-from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolResult
+from pointcode_local.tools.base import NO_OUTPUT, FileChange, Tool, ToolContext, ToolResult
 from pointcode_local.tools.environment import QUIET
 from pointcode_local.tools.output import KeptOutput
 from pointcode_local.tools.redact import AsItIs, Redactor
@@ -167,7 +167,7 @@ def _result(shown: str, status: TerminalExitStatus | None) -> ToolResult:
         return ToolResult(f"{_line_end(shown)}[ended by signal {number}]", is_error=True)
     code = status.exit_code if status is not None else None
     if code == 0:
-        return ToolResult(shown or "[no output]")
+        return ToolResult(shown or NO_OUTPUT)
     ending = "[it ended, the editor does not say how]" if code is None else f"[exit code {code}]"
     return ToolResult(f"{_line_end(shown)}{ending}", is_error=code is not None)
 

@@ -17,14 +17,8 @@ from pointcode_local.tui.turns import Turns
 if TYPE_CHECKING:
     from pointcode_local.tui.app import PointcodeApp
 
-AT_ONCE = (
-    "help",
-    "copy",
-    "mode",
-    "status",
-    "theme",
-    "quit",
-)  # commands that need neither a model nor the end of a turn
+# commands that need neither a model nor the end of a turn
+AT_ONCE = ("help", "copy", "mode", "status", "theme", "quit")
 AFTER_TURN = ("clear", "compact", "resume", "undo", "redo", "model")
 
 
