@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt  # noqa: E402 - the backend comes first
 from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, uniform_experts  # noqa: E402
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
-# One H200, random bf16 weights, uniform routing: bench decode, greedy, sampling included; the baseline is of the same run.
+# One H200, random bf16 weights, uniform routing: bench decode, greedy; the baseline is of the same run.
 BY_CONTEXT = {1024: 563.2, 8192: 556.0, 32768: 517.3, 131072: 401.0, 262144: 307.1}  # batch 1
 BY_BATCH = {1: (556.0, 253.2), 2: (750.6, 388.7), 4: (902.3, 553.7), 8: (1058.9, 705.9)}
 
