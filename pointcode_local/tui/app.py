@@ -102,6 +102,7 @@ class PointcodeApp(App[int]):
     def compose(self) -> ComposeResult:
         """Conversation above, everything that is about now below."""
         yield self._transcript
+        yield self._transcript.below
         yield self._bottom
         yield self._status
 
@@ -368,8 +369,10 @@ class PointcodeApp(App[int]):
     def action_page(self, direction: int) -> None:
         """Scroll by a screen: what lies over the conversation, else what is asked about, else the conversation."""
         over = self.screen is not self._bottom.screen and self.screen.query(VerticalScroll).first()
-        target = over or (self._panel and self._panel.long_part) or self._transcript
-        (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
+        if target := over or (self._panel and self._panel.long_part):
+            (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
+        else:
+            self._transcript.page(direction)
 
     def action_to_edge(self, direction: int) -> None:
         """Go to the first mounted line, or to the end, which is then followed again."""

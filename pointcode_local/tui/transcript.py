@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -12,6 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from pointcode_local.tui.scrolling import GrowingScroll
+from pointcode_local.tui.status import Changing
 from pointcode_local.tui.story import NoticeRecord, Record, ToolRecord
 from pointcode_local.tui.views import Foldable, View, make_view
 
@@ -29,6 +30,23 @@ class Earlier(Static):
         self.query_ancestor(Transcript).load_earlier()
 
 
+class Below(Changing):
+    """The empty line under the conversation. While the person reads back it tells of new text; a click goes there."""
+
+    def __init__(self, go: Callable[[], None]) -> None:
+        super().__init__("below")
+        self._go = go
+
+    def tell(self, has_news: bool) -> None:
+        """Say that there is new text, or nothing."""
+        self.set_text(Content("↓ new text below (ctrl+end)" if has_news else ""))
+
+    def on_click(self, event: Click) -> None:
+        """Show it."""
+        event.stop()
+        self._go()
+
+
 class Transcript(GrowingScroll, can_focus=False):
     """Shows `records[first:]`. The end is followed until the person scrolls up, and again once they are back."""
 
@@ -43,6 +61,7 @@ class Transcript(GrowingScroll, can_focus=False):
         self._earlier = Earlier(Content(""), classes="earlier", markup=False)
         self._loading = False
         self._all_unfolded = False
+        self.below = Below(self.anchor)  # its place is under this widget
 
     def compose(self):  # noqa: ANN201
         """The first screen, then the entries."""
@@ -69,6 +88,7 @@ class Transcript(GrowingScroll, can_focus=False):
             self._first = max(0, len(records) - MOUNTED_AT_OPEN)
             await self._mount_range(self._first, len(records))
         self._show_earlier()
+        self.below.tell(False)
         self.anchor()
         self.call_after_refresh(self._loaded)
 
@@ -78,12 +98,30 @@ class Transcript(GrowingScroll, can_focus=False):
     async def sync(self, touched: Sequence[Record]) -> None:
         """Mount new records at the end and bring changed ones up to date."""
         n_mounted_end = self._first + len(self._views)
+        if self.is_following:
+            self.below.tell(False)
+        elif n_mounted_end < len(self._records) or any(map(self._is_below, touched)):
+            self.below.tell(True)
         await self._mount_range(n_mounted_end, len(self._records))
         for record in dict.fromkeys(touched):
             if (view := self._views.get(id(record))) is not None:
                 await view.sync()
         if len(self._views) > MOUNTED_AT_MOST and self.is_following:
             await self._drop_oldest(len(self._views) - MOUNTED_AT_MOST // 2)
+
+    def _is_below(self, record: Record) -> bool:
+        """Whether its end is further down than what is in view."""
+        view = self._views.get(id(record))
+        return view is not None and view.virtual_region.bottom > self.scroll_y + self.size.height
+
+    def page(self, direction: int) -> None:
+        """Scroll by a screen. What reaches the end follows it; where nothing lies above one cannot read back."""
+        if direction < 0 and self.max_scroll_y > 0:
+            self.scroll_page_up(animate=False)
+        elif direction > 0 and self.max_scroll_y - self.scroll_y > self.size.height:
+            self.scroll_page_down(animate=False)
+        elif direction > 0:
+            self.anchor()
 
     async def _mount_range(self, start: int, end: int, before: Widget | None = None) -> None:
         if start >= end:
@@ -135,8 +173,10 @@ class Transcript(GrowingScroll, can_focus=False):
         self.call_after_refresh(restore)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Reaching the top while reading back loads more."""
+        """Reaching the top while reading back loads more; at the end there is nothing below."""
         super().watch_scroll_y(old_value, new_value)
+        if self.is_following:
+            self.below.tell(False)
         if new_value < 1 and old_value > new_value:
             self.load_earlier()
 
