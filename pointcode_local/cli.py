@@ -308,9 +308,10 @@ def _config_command() -> _Command:
     parser = _parser(
         "config", "Show and change settings. `trust` lets this project's file widen rights, as it now stands."
     )
-    parser.add_argument("action", nargs="?", choices=("get", "set", "unset", "path", "trust"), default="get")
-    parser.add_argument("key", nargs="?", metavar="SETTING")
-    parser.add_argument("value", nargs="?", metavar="VALUE")
+    what = "show all or one, change one, take it out again, tell where the files are, trust the project's file"
+    parser.add_argument("action", nargs="?", choices=("get", "set", "unset", "path", "trust"), default="get", help=what)
+    parser.add_argument("key", nargs="?", metavar="SETTING", help="its name; `pointcode help config` lists them")
+    parser.add_argument("value", nargs="?", metavar="VALUE", help="what to set it to; a list or table as in TOML")
     return parser, commands.config
 
 

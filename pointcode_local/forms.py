@@ -51,6 +51,6 @@ def _argument(action: argparse.Action, more_choices: Mapping[str, Sequence[str]]
     value = str(metavar or action.dest.upper()) if takes_value else ""
     choices = tuple(map(str, action.choices or more_choices.get(value, ()))) if takes_value else ()
     names = tuple(action.option_strings)
-    if names and choices and not metavar:
+    if choices and not metavar:
         value = "|".join(choices)
     return Argument(names, value, action.help or "", choices, action.nargs in ("*", "+"))

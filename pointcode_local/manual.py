@@ -73,14 +73,12 @@ def page(forms: Sequence[Form], name: str) -> list[Section]:
 def _synopsis(form: Form) -> str:
     if not form.name:
         return "pointcode [OPTIONS] [PROMPT] | pointcode -p PROMPT [OPTIONS] | pointcode COMMAND [OPTIONS]"
-    words = [f"[{'|'.join(a.choices) or a.value}{' …' if a.repeats else ''}]" for a in form.positionals]
+    words = [f"[{a.value}{' …' if a.repeats else ''}]" for a in form.positionals]
     return " ".join(["pointcode", form.name, *words, "[OPTIONS]"])
 
 
 def _words(argument: Argument) -> str:
-    if not argument.names:
-        return "|".join(argument.choices) or argument.value
-    return f"{', '.join(argument.names)} {argument.value}".rstrip()
+    return f"{', '.join(argument.names)} {argument.value}".strip()
 
 
 def as_text(sections: Sequence[Section], width: int = WIDTH) -> str:

@@ -125,7 +125,16 @@ def test_the_manual_has_every_command_and_option(capsys: pytest.CaptureFixture[s
             assert run(["help", form.name]) == 0
             text = capsys.readouterr().out
         assert all(name in text for option in form.options for name in option.names)
-    assert max(map(len, text.splitlines())) <= 100
+        assert max(map(len, text.splitlines())) <= 100
+        synopsis = text.partition("\nSYNOPSIS\n")[2].partition("\n\n")[0]
+        assert len(synopsis.splitlines()) == 1, synopsis
+
+
+def test_the_manual_of_config_names_the_setting_and_lists_each_one_below(capsys: pytest.CaptureFixture[str]):
+    assert run(["help", "config"]) == 0
+    text = capsys.readouterr().out
+    assert "\n    pointcode config [get|set|unset|path|trust] [SETTING] [VALUE] [OPTIONS]\n" in text
+    assert text.count("permission_mode") == 1 and "\n    permission_mode\n" in text
 
 
 def test_the_manual_is_also_roff(capsys: pytest.CaptureFixture[str]):
