@@ -28,6 +28,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_DENIED, EXIT_DONE, EXIT_ERROR, EXIT_LIMIT, EXIT_TEMPORARY
 from pointcode_local.records import to_line, to_record
+from pointcode_local.waiting import StderrLines
 
 _ENDS = ("[exit code ", "[ended by signal ", "[timed out ")  # of the tool `shell`
 Format = Literal["text", "json", "stream-json"]
@@ -49,22 +50,6 @@ class AgentLike(Protocol):
 
     def cancel(self) -> None:
         """Stop it."""
-        ...
-
-
-class Told(Protocol):
-    """What is told beside the result: see `waiting.StderrLines`."""
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
-        ...
-
-    def wait(self, text: str) -> None:
-        """A line that the next one replaces; "" takes it away."""
-        ...
-
-    def playing(self, event: AgentEvent) -> None:
-        """Show what the turn does."""
         ...
 
 
@@ -221,7 +206,7 @@ async def run_headless(
     session_id: str,
     output_format: Format,
     output: Output,
-    told: Told,
+    told: StderrLines,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
     """Play `prompt` and print; returns the exit code. SIGINT, SIGTERM and a reader that goes away cancel the turn."""
