@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 # Modules that pytest rewrites (its plugins, hypothesis, the tests) are compiled once, not in every worker and run.
 sys.dont_write_bytecode = False
@@ -36,9 +37,10 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection(session: pytest.Session) -> None:
     """Each worker reads the files from another one on, so that each is rewritten and compiled once."""
     config = session.config
-    if hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+    told: Any = getattr(config, "workerinput", None)  # of a worker of pytest-xdist
+    if told is not None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         files = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
-        worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+        worker, workers = int(told["workerid"].removeprefix("gw")), told["workercount"]
         first = len(files) * worker // workers
         config.args = files[first:] + files[:first]
 

@@ -70,7 +70,7 @@ class ForkedProgram(Program):
         with ExitStack() as ends, ThreadPoolExecutor(2) as readers, open(os.devnull, "rb") as nothing:  # noqa: PTH123
             pipes = [os.pipe() for _ in range(2)]
             out, err = (readers.submit(ends.enter_context(os.fdopen(reads, "rb")).read) for reads, _ in pipes)
-            files = (nothing.fileno(), *(writes for _, writes in pipes))
+            files = (nothing.fileno(), pipes[0][1], pipes[1][1])
             try:
                 asked = {"arguments": arguments, "cwd": str(self.ws), "env": {**self.env, **env}}
                 code = self._process.run(files, **asked)

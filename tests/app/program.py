@@ -36,9 +36,14 @@ class Program:
     def start(self, *arguments: str, stdin: Any = subprocess.DEVNULL, **env: str) -> subprocess.Popen[bytes]:
         """Start it with these arguments, in a process group of its own."""
         command = [*self.command, *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
-            command, cwd=self.ws, env={**self.env, **env}, stdin=stdin, start_new_session=True, **pipes
+            command,
+            cwd=self.ws,
+            env={**self.env, **env},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,18 @@ def test_cancel_keeps_what_was_written_and_leaves_the_history_valid(tmp_path: Pa
 def test_cancel_stops_tools_and_keeps_their_output(tmp_path: Path):
     stopped: list[str] = []
 
-    async def run(context: ToolContext, arguments: Any) -> ToolResult:
-        context.on_output("partial\n")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            stopped.append("stopped")
-            raise
-        return ToolResult("never")
+    class Slow(FakeTool):
+        async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+            context.on_output("partial\n")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                stopped.append("stopped")
+                raise
+            return ToolResult("never")
 
-    tool = FakeTool("shell", access="execute")
-    slow = type("Slow", (), {"run": staticmethod(run), "title": tool.title, "paths": tool.paths})()
-    slow.name, slow.description, slow.parameters, slow.access = (
-        "shell",
-        "",
-        {"type": "object", "properties": {}},
-        "execute",
-    )
     model = ScriptedModel(calls(("shell", ""), ("shell", "")), say("ok"))
-    bench = Bench(tmp_path, model, [slow])
+    bench = Bench(tmp_path, model, [Slow("shell", access="execute")])
 
     def on_event(event: AgentEvent) -> None:
         if isinstance(event, ToolProgress):

@@ -82,18 +82,12 @@ def test_a_withheld_tool_is_denied_with_the_reason(tmp_path: Path):
 
 
 def test_a_tool_asks_the_person(tmp_path: Path):
-    tool = FakeTool("ask", access="none")
+    class Asking(FakeTool):
+        async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+            assert context.ask is not None
+            return ToolResult(await context.ask("Which?", ("a", "b")))
 
-    async def ask(context: ToolContext) -> ToolResult:
-        assert context.ask is not None
-        return ToolResult(await context.ask("Which?", ("a", "b")))
-
-    async def run(context: ToolContext, arguments: Any) -> ToolResult:
-        return await ask(context)
-
-    asking = type("Asking", (), {"run": staticmethod(run), **{k: getattr(tool, k) for k in ("name", "description")}})()
-    asking.parameters, asking.access = {"type": "object", "properties": {}}, "none"
-    asking.title, asking.paths = tool.title, tool.paths
+    asking = Asking("ask", access="none")
     bench = Bench(tmp_path, ScriptedModel(call("ask"), say("ok")), [asking], interactive=True)
 
     def on_event(event: AgentEvent) -> None:

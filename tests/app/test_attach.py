@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Server:
 
 
 @contextmanager
-def serving(tiny: Path, *arguments: str) -> Iterator[Server]:
+def serving(tiny: Path, *arguments: str) -> Generator[Server]:
     command = [sys.executable, "-P", "-m", "pointcode_local", "serve", "--port", "0", "--model", str(tiny), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)

@@ -197,7 +197,7 @@ def test_what_is_asked_about_a_file_without_text_is_answered_without_the_model(t
 def test_a_function_and_its_test_are_written_into_the_two_files_that_are_named(tmp_path: Path):
     function, test = "def f(a, b):\n    return a\n", "def test_f():\n    assert f(1, 2) == 1\n"
     prompt = "Add a function f(a, b) to m.py with a test in test_m.py"
-    model, answer, _ = play(tmp_path, prompt, say(f"```\nx = 1\n\n\n{function}"), say(f"```\n{test}"), m_py="x = 1\n")
+    _, answer, _ = play(tmp_path, prompt, say(f"```\nx = 1\n\n\n{function}"), say(f"```\n{test}"), m_py="x = 1\n")
     assert (tmp_path / "ws/m.py").read_text() == f"x = 1\n\n\n{function}"
     assert (tmp_path / "ws/test_m.py").read_text() == f"from m import f\n\n{test}"
     assert answer == "- Edited m.py: 1 replacement, at line 1.\n- Created test_m.py (4 lines)."

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ def collected() -> Iterator[None]:
 def script(command: str) -> list[Step]:
     """A turn that reads, changes every file in its own way and runs a command."""
 
-    def one(*named: tuple[str, dict[str, object]]) -> Step:
+    def one(*named: tuple[str, Mapping[str, object]]) -> Step:
         return calls(*((name, json.dumps(arguments)) for name, arguments in named), text="On it. ")
 
     edit = {"path": "a.txt", "edits": [{"old": "old a", "new": "new a"}]}

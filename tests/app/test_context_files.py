@@ -74,7 +74,7 @@ def test_rules_and_mentions_are_read_in_their_encoding(tmp_path: Path, encoding:
     (rule,) = rules(tmp_path)
     assert rule.text.endswith("\nSchreibe Grüße.")
     (added,) = mentions("See @long.txt.", tmp_path, lambda path: True)
-    first, *lines, last = added.text.split("\n")
+    _, *lines, last = added.text.split("\n")
     assert len(lines) > 2000 and set(lines[1:-1]) <= {"Grüße 😀", "Grüße", "\ufeffGrüße 😀"}
     assert "\ufffd" not in rule.text and "[cut after" in last
 

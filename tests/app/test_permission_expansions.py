@@ -14,8 +14,10 @@ from pointcode_local.tools.workspace import Workspace
 
 from .permission_kit import shell
 
-RUNS = ["sed '1e touch x' a.txt -- --sandbox", "test -v 'a[$(touch x)]'", "test -v a\\[\\`touch\\ x\\`\\]"]
-RUNS += ["sed 's/[/a]/p;s|/w x|g|' a.txt", "sed -n '/[/s|],/w x|g|' a.txt"]  # a bracket hides a delimiter
+RUNS = [
+    *("sed '1e touch x' a.txt -- --sandbox", "test -v 'a[$(touch x)]'", "test -v a\\[\\`touch\\ x\\`\\]"),
+    *("sed 's/[/a]/p;s|/w x|g|' a.txt", "sed -n '/[/s|],/w x|g|' a.txt"),  # a bracket hides a delimiter
+]
 HARM = [
     *("sort {{q},-oa.txt}", "sort [^a]*", "sort [!a]*", "sort [[:punct:]]*", "sort ''*", "sort ?o*"),
     *("cd sub && sort *", "cd sub && sort -*", "cd s* && sort -- b", "cd sub && cat l*", "cd sub && cat [k-m]ink"),

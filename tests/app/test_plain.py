@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pointcode_local.events import (
+    AgentEvent,
     Answer,
     ErrorRaised,
     PermissionAsked,
@@ -279,7 +280,7 @@ async def test_ctrl_c_stops_the_turn_and_the_session_goes_on() -> None:
 
 async def test_a_turn_that_fails_inside_is_said_and_the_session_goes_on() -> None:
     class Broken(ScriptedAgent):
-        async def _turn(self, prompt: str) -> Any:
+        async def _turn(self, prompt: str) -> AsyncIterator[AgentEvent]:
             if prompt == "one":
                 raise RuntimeError("boom")
             async for event in super()._turn(prompt):

@@ -32,6 +32,7 @@ from tests.app.tui_kit import (
     composer_text,
     idle,
     make_app,
+    panel_of,
     screen_text,
     settle,
     type_text,
@@ -266,7 +267,7 @@ async def test_no_letter_of_a_message_begun_before_the_panel_came_answers_it_but
         await asked(app, pilot)
         await type_text(pilot, "please ")
         await arm(app, pilot)
-        app._panel.check_armed()
+        panel_of(app).check_armed()
         await settle(app, pilot)
         assert HINT_MESSAGE_HAS_KEYS in screen_text(app)
         await type_text(pilot, "any")  # after a pause for thought
@@ -286,7 +287,7 @@ async def test_letters_that_come_at_once_with_the_first_of_a_message_answer_noth
         await asked(app, pilot)
         await arm(app, pilot)
         for character in "what any":  # faster than the focus can move
-            app._panel.post_message(events.Key(character, character))
+            panel_of(app).post_message(events.Key(character, character))
         await settle(app, pilot)
         assert composer_text(app) == "what any" and agent_of(app).sent == []
         assert HINT_MESSAGE_HAS_KEYS in screen_text(app)
@@ -299,7 +300,7 @@ async def test_what_comes_at_once_behind_an_answer_is_no_second_answer() -> None
         await asked(app, pilot)
         await arm(app, pilot)
         for character in "ya":
-            app._panel.post_message(events.Key(character, character))
+            panel_of(app).post_message(events.Key(character, character))
         await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "ask2")
         await settle(app, pilot)
         assert agent_of(app).sent == [Answer("ask1", "once")]
@@ -419,7 +420,7 @@ async def test_a_question_is_answered_by_number_or_in_words() -> None:
         await pilot.press("2")
         await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "q2")
         await arm(app, pilot)
-        app._panel.check_armed()
+        panel_of(app).check_armed()
         await type_text(pilot, "wttr")
         await pilot.press("enter")
         await idle(app, pilot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from pointcode_local.tui.firstrun import FirstRun
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
 from tests.app.tui_kit import (
     arm,
+    asked,
     check_screens,
     composer_text,
     make_app,
+    panel_of,
     screen_cells,
     screen_text,
     settle,
@@ -37,7 +39,7 @@ TALL = (60, 60, 50)
 @asynccontextmanager
 async def shown(
     *script: object, idle: bool = True, prompt: str = PROMPT, **options: Any
-) -> AsyncIterator[tuple[PointcodeApp, Pilot[Any]]]:
+) -> AsyncGenerator[tuple[PointcodeApp, Pilot[Any]]]:
     """An app that has played `script`: to its end, or (`idle` False) to where it waits."""
     host = options.pop("host", None) or ScriptedHost(ScriptedAgent([list(script)]))
     app = make_app(host=host, prompt=prompt if script else "", **options)
@@ -113,7 +115,7 @@ async def test_a_whole_turn_is_readable_in_every_size() -> None:
 
 async def test_without_colours_signs_and_weight_carry_the_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with shown(*full_turn()) as (app, pilot):
+    async with shown(*full_turn()) as (app, _):
         colors = {style.split(" on ")[0] for row in screen_cells(app) for _, style in row if style}
         assert colors <= {"-", "default"}
         assert any("bold" in style for row in screen_cells(app) for _, style in row)
@@ -139,27 +141,25 @@ async def test_a_running_turn_shows_live_output_and_what_waits() -> None:
 
 async def test_a_command_asks_with_its_reason_and_the_exact_rule() -> None:
     async with shown(*answer("I will push."), PERMISSION, idle=False) as (app, pilot):
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await asked(app, pilot)
         await arm(app, pilot)
-        assert app._panel is not None
-        app._panel.check_armed()
+        panel_of(app).check_armed()
         await check_screens(app, pilot, "permission-command")
 
 
 async def test_an_edit_asks_with_its_diff_and_is_faint_until_it_can_be_read() -> None:
     ask = PermissionAsked("e", "edit", {"path": "src/cli.py"}, "edit src/cli.py", "", "edit(src/*)", (DIFF,))
     async with shown(ask, idle=False) as (app, pilot):
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await asked(app, pilot)
         await check_screens(app, pilot, "permission-edit-not-yet-armed", (40, 40, 40))
 
 
 async def test_a_question_offers_its_options() -> None:
     ask = QuestionAsked("q", "Which unit should the forecast use?", ("Celsius", "Fahrenheit"))
     async with shown(ask, idle=False) as (app, pilot):
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await asked(app, pilot)
         await arm(app, pilot)
-        assert app._panel is not None
-        app._panel.check_armed()
+        panel_of(app).check_armed()
         await check_screens(app, pilot, "question")
 
 

@@ -15,6 +15,7 @@ from rich.style import Style
 from textual.pilot import Pilot
 
 from pointcode_local.tui.app import PointcodeApp
+from pointcode_local.tui.dialogs import AskPanel
 from pointcode_local.tui.theme import DARK, LIGHT
 from tests.app.fakes_tui import ScriptedAgent, ScriptedHost
 
@@ -36,7 +37,8 @@ class Clock:
 def make_app(*scripts: list[object], host: ScriptedHost | None = None, **options: Any) -> PointcodeApp:
     """A deterministic app over a scripted agent (or over `host`)."""
     host = host or ScriptedHost(ScriptedAgent(list(scripts)))
-    return PointcodeApp(host, **{"frame_s": 0, "animate": False, "theme": "dark", "clock": Clock(), **options})
+    defaults: dict[str, Any] = {"frame_s": 0, "animate": False, "theme": "dark", "clock": Clock()}
+    return PointcodeApp(host, **(defaults | options))
 
 
 def agent_of(app: PointcodeApp) -> ScriptedAgent:
@@ -75,6 +77,12 @@ async def idle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
 
 async def asked(app: PointcodeApp, pilot: Pilot[Any]) -> None:
     await wait_for(app, pilot, lambda: app._panel is not None)
+
+
+def panel_of(app: PointcodeApp) -> AskPanel:
+    """The question that `app` shows."""
+    assert app._panel is not None
+    return app._panel
 
 
 async def arm(app: PointcodeApp, pilot: Pilot[Any]) -> None:
@@ -139,10 +147,6 @@ async def dump_screens(app: PointcodeApp, pilot: Pilot[Any], heights: tuple[int,
     pages.append("styles: dark | light")
     pages += [f"{letter} {dark} | {light}" for (dark, light), letter in letters.items()]
     return "\n".join(pages) + "\n"
-
-
-def _texts(rows: list[list[Cell]]) -> list[str]:
-    return ["".join(c for c, _ in row).rstrip() for row in rows]
 
 
 async def _at_rest(app: PointcodeApp, pilot: Pilot[Any]) -> list[list[Cell]]:

@@ -86,7 +86,7 @@ class FastAgent(ScriptedAgent):
         yield TurnFinished("done", text, 1)
 
 
-STYLES = Path(inspect.getfile(PointcodeApp)).with_name(PointcodeApp.CSS_PATH)
+STYLES = Path(inspect.getfile(PointcodeApp)).with_name(str(PointcodeApp.CSS_PATH))
 
 
 class StreamApp(PointcodeApp):

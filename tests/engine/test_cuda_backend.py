@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Counting:
         self.asked: list[tuple[list[int], list[int], bool]] = []
         self.fail_at = fail_at
 
-    def __call__(self, tokens: np.ndarray, positions: np.ndarray, pages: list[object] | None) -> np.ndarray:
+    def __call__(self, tokens: np.ndarray, positions: np.ndarray, pages: Sequence[object] | None) -> np.ndarray:
         self.asked.append((tokens.tolist(), positions.tolist(), pages is not None))
         if len(self.asked) == self.fail_at:
             raise ValueError("the card is gone")

@@ -55,7 +55,7 @@ class CancelledMeanwhile(Job):
         return looked > 0
 
     @cancelled.setter
-    def cancelled(self, value: bool) -> None:
+    def cancelled(self, value: bool) -> None:  # type: ignore[override]
         pass
 
 

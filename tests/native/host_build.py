@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +62,7 @@ def _kept(name: str, suffix: str, about: str, arguments: list[str]) -> Path:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
+def _locked(name: str) -> Generator[None]:
     """One process and thread at a time."""
     KEPT.mkdir(parents=True, exist_ok=True)
     with (KEPT / f"{name}.lock").open("w") as lock:

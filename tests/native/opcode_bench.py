@@ -125,10 +125,11 @@ class Bench:
         shape = (2, N_PAGES, sizes.n_kv_heads, PAGE, sizes.head_dim)
         self.k: Floats = self.rng.standard_normal(shape).astype(np.float32)
         self.v: Floats = self.rng.standard_normal(shape).astype(np.float32)
-        addresses = [[int(cache[i].ctypes.data) for i in range(2)] for cache in (self.k, self.v)]
+        k_pages, v_pages = ([int(cache[i].ctypes.data) for i in range(2)] for cache in (self.k, self.v))
         self.backend = _native.CpuBackend(
             self.model.shape,
-            *addresses,
+            k_pages,
+            v_pages,
             [None] * 8,
             max_splits=MAX_SPLITS,
             owners=self,

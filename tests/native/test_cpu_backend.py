@@ -59,9 +59,11 @@ def make_backend(
     by_rows = {s.n_rows: lists(s) for s in schedules}
     size = (2, config.n_layers, N_PAGES, config.n_kv_heads, 64, config.head_dim)
     pages = torch.full(size, float("nan"), dtype=DTYPES[kv_format])
+    k_pages, v_pages = ([pages[part, layer].data_ptr() for layer in range(config.n_layers)] for part in (0, 1))
     return _native.CpuBackend(
         shape,
-        *([pages[part, layer].data_ptr() for layer in range(config.n_layers)] for part in (0, 1)),
+        k_pages,
+        v_pages,
         [by_rows.get(n) for n in range(1, max(by_rows) + 1)],
         max_splits=schedules[0].n_splits,
         kv_format=kv_format,

@@ -100,8 +100,8 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it(top_p: float, seed: int) ->
 def test_min_p_drops_tokens_below_a_share_of_the_most_likely_one() -> None:
     logits = some_logits(6, 30)
     kept = set(np.nonzero(softmax(logits) >= 0.2 * softmax(logits).max())[0].tolist())
-    for extra in ({}, {"top_p": 0.999}):
-        got = draws(logits, SamplingConfig(temperature=1.0, min_p=0.2, seed=1, **extra), 800)
+    for top_p in (1.0, 0.999):
+        got = draws(logits, SamplingConfig(temperature=1.0, min_p=0.2, seed=1, top_p=top_p), 800)
         assert set(np.nonzero(got)[0].tolist()) == kept
 
 

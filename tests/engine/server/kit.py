@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,8 @@ from pointcode_local.engine.sockets import listen_tcp
 from ..tiny_models import Family, make_tiny
 
 OPTIONS = EngineOptions(backend="cpu", n_threads=1, kv_bytes=24 << 20, limits=ControlLimits(chunk_tokens=64))
-HELLO = [{"role": "user", "content": "Hello there"}]
-READ = {
+HELLO: Any = [{"role": "user", "content": "Hello there"}]
+READ: Any = {
     "type": "function",
     "function": {
         "name": "read",
@@ -112,7 +112,7 @@ class Running:
 
 
 @contextmanager
-def running(model: LocalChatModel, options: ServerOptions | None = None, send_buffer: int = 0) -> Iterator[Running]:
+def running(model: LocalChatModel, options: ServerOptions | None = None, send_buffer: int = 0) -> Generator[Running]:
     """Serves over TCP until the block ends; clients may be blocking ones."""
     listener = listen_tcp("127.0.0.1", 0)
     if send_buffer:

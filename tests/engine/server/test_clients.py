@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KEY = "sekret"
 CALL = {"max_tokens": 400, "temperature": 1.0, "seed": 11}
-PARAMETERS: dict[str, Any] = READ["function"]["parameters"]  # type: ignore[assignment]
+PARAMETERS: dict[str, Any] = READ["function"]["parameters"]
 
 
 class Verdict(pydantic.BaseModel):
@@ -45,7 +45,7 @@ def server(model: LocalChatModel) -> Iterator[Running]:
 def client(server: Running) -> Iterator[openai.OpenAI]:
     import openai
 
-    http = httpx.Client(verify=False)  # reading the list of authorities takes longer than the test
+    http: Any = httpx.Client(verify=False)  # reading the list of authorities takes longer than the test
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, http_client=http) as made:
         yield made
 
@@ -62,7 +62,8 @@ def in_openai(server: Running, work: Any) -> Any:
     import openai
 
     async def main() -> Any:
-        http, url = httpx.AsyncClient(verify=False), f"{server.url}/v1"
+        http: Any = httpx.AsyncClient(verify=False)
+        url = f"{server.url}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, http_client=http) as made:
             return await work(made)
 
@@ -73,7 +74,9 @@ def in_openai(server: Running, work: Any) -> Any:
 def test_chat_streams_what_it_says_whole(client: openai.OpenAI, server: Running) -> None:
     wanted: dict[str, Any] = {"model": "tiny", "messages": HELLO, "temperature": 1.0, "seed": 11, "max_tokens": 30}
     whole = client.chat.completions.create(**wanted)
-    chunks = list(client.chat.completions.create(**wanted, stream=True, stream_options={"include_usage": True}))
+    chunks: list[Any] = list(
+        client.chat.completions.create(**wanted, stream=True, stream_options={"include_usage": True})
+    )
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage == whole.usage or chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
@@ -90,14 +93,14 @@ def test_chat_calls_tools_and_takes_their_results(client: openai.OpenAI) -> None
     wanted["stream_options"] = {"include_usage": True}
     with client.chat.completions.stream(**wanted, tool_choice="required", parallel_tool_calls=False) as stream:
         kinds = {event.type for event in stream}
-        final = stream.get_final_completion()
+        final: Any = stream.get_final_completion()
     assert "tool_calls.function.arguments.delta" in kinds
-    message = final.choices[0].message
+    message: Any = final.choices[0].message
     assert final.choices[0].finish_reason == "tool_calls"
     call = message.tool_calls[0]
     assert call.function.name == "read"
-    history = [*HELLO, message.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": "two"}]
-    answer = client.chat.completions.create(model="tiny", messages=history, max_tokens=5, tools=[READ])
+    history: Any = [*HELLO, message.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": "two"}]
+    answer: Any = client.chat.completions.create(model="tiny", messages=history, max_tokens=5, tools=[READ])
     assert answer.usage.prompt_tokens > final.usage.prompt_tokens
 
 
@@ -129,13 +132,14 @@ def test_responses_stream_text_and_are_continued(client: openai.OpenAI, server: 
 
     wanted: dict[str, Any] = {"model": "tiny", "input": "hello", "instructions": "Be brief", "max_output_tokens": 30}
     wanted |= {"temperature": 1.0, "extra_body": {"seed": 11}}
-    first = client.responses.create(**wanted)
+    first: Any = client.responses.create(**wanted)
     with client.responses.stream(**wanted) as stream:
         events = list(stream)
     text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     assert text == first.output_text
     assert [e.sequence_number for e in events] == list(range(len(events)))
-    next_one = client.responses.create(model="tiny", input="more", previous_response_id=first.id, max_output_tokens=3)
+    more: dict[str, Any] = {"input": "more", "previous_response_id": first.id, "max_output_tokens": 3}
+    next_one: Any = client.responses.create(model="tiny", **more)
     assert next_one.usage.input_tokens > first.usage.input_tokens - 10
     assert next_one.status == "incomplete"
     assert client.responses.retrieve(first.id).output_text == first.output_text
@@ -154,7 +158,7 @@ def test_responses_call_tools_and_parse_structured_output(client: openai.OpenAI)
     wanted: dict[str, Any] = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 400}
     with client.responses.stream(**wanted, tools=[tool], tool_choice="required", parallel_tool_calls=False) as stream:
         events = list(stream)
-        final = stream.get_final_response()
+        final: Any = stream.get_final_response()
     call: Any = final.output[0]
     streamed = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
     assert (call.name, call.arguments) == ("read", streamed)
@@ -163,7 +167,9 @@ def test_responses_call_tools_and_parse_structured_output(client: openai.OpenAI)
         {"type": "function_call", "call_id": call.call_id, "name": "read", "arguments": call.arguments},
         {"type": "function_call_output", "call_id": call.call_id, "output": "two"},
     ]
-    answer = client.responses.create(model="tiny", input=items, tools=[tool], tool_choice="none", max_output_tokens=3)
+    answer: Any = client.responses.create(
+        model="tiny", input=items, tools=[tool], tool_choice="none", max_output_tokens=3
+    )
     assert answer.usage.input_tokens > final.usage.input_tokens
     parsed = client.responses.parse(**wanted, text_format=Verdict).output_parsed
     assert isinstance(parsed, Verdict)
@@ -229,7 +235,8 @@ def test_messages_call_tools_and_take_their_results(claude: anthropic.Anthropic)
         {"role": "assistant", "content": [block.to_dict() for block in final.content]},
         {"role": "user", "content": [*results, {"type": "text", "text": "and?"}]},
     ]
-    answer = claude.messages.create(**{**wanted, "max_tokens": 3}, messages=history)
+    wanted["max_tokens"] = 3
+    answer = claude.messages.create(**wanted, messages=history)
     assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > final.usage.input_tokens
 
 

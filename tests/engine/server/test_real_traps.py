@@ -139,7 +139,7 @@ def test_closing_in_the_middle_of_answers_ends_them_and_joins_every_thread() -> 
         await closing.wait()
         await model.aclose()
         for result in await asyncio.gather(*running, return_exceptions=True):
-            assert isinstance(result, Exception) or (result is not None and result.reason == "error")
+            assert isinstance(result, Exception) or getattr(result, "reason", "") == "error"
 
     closing = asyncio.Event()
     asyncio.run(main())
