@@ -1,4 +1,4 @@
-"""A small model that is led by blocks: the real tools, a scripted model, whole turns."""
+"""A small model that is led by blocks: what it writes and runs."""
 
 from __future__ import annotations
 
@@ -8,61 +8,10 @@ from pathlib import Path
 import pytest
 
 from pointcode_local import shown_files
-from pointcode_local.agent import Agent
-from pointcode_local.compose import system_prompt
-from pointcode_local.config import Places, Settings
-from pointcode_local.events import AgentEvent, TextDelta
-from pointcode_local.kit import ToolKit
-from pointcode_local.runner import Toolbox
-from pointcode_local.session import SessionStore
-from tests.app.agents import assert_valid_history, end_of
-from tests.fakes import ScriptedModel, Step, say
-
-
-def play(
-    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", attached: str = "", **files: str
-) -> tuple[ScriptedModel, str, Agent]:
-    """One turn in a folder with these files (`_` stands for a dot); the model, the answer, the agent."""
-    model, events, agent = play_events(tmp_path, prompt, *steps, mode=mode, attached=attached, **files)
-    return model, end_of(events).text, agent
-
-
-def play_events(
-    tmp_path: Path, prompt: str, *steps: Step, mode: str = "auto", attached: str = "", **files: str
-) -> tuple[ScriptedModel, list[AgentEvent], Agent]:
-    """The same, with all events of the turn."""
-    model = ScriptedModel(*steps, is_small=True)
-    root = tmp_path / "ws"
-    root.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (root / name.replace("_", ".")).write_bytes(text.encode())
-    kit = ToolKit(Settings(permission_mode=mode), Places(tmp_path, tmp_path, tmp_path), root, small_model=True)
-    agent = Agent(
-        model=model,
-        toolbox=Toolbox(
-            {t.name: t for t in kit.tools}, kit.policy, kit.workspace, root, sandbox=kit.policy.sandbox_for
-        ),
-        log=SessionStore(tmp_path / "sessions").create(root),
-        system=system_prompt(small=True, blocks=True),
-        menu="blocks",
-    )
-
-    async def run() -> list[AgentEvent]:
-        if attached:
-            agent.attach("standard input", attached)
-        try:
-            return [event async for event in agent.run(prompt)]
-        finally:
-            await kit.close()
-
-    events = asyncio.run(run())
-    assert_valid_history(agent.conversation.messages)
-    return model, events, agent
-
-
-def streamed(events: list[AgentEvent]) -> str:
-    """The text that a front end has shown at the end."""
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
+from pointcode_local.events import AgentEvent
+from tests.app.agents import end_of
+from tests.app.blockturn_kit import play, play_events, streamed
+from tests.fakes import Step, say
 
 
 def test_a_file_is_created_and_then_edited_through_the_tools(tmp_path: Path):
@@ -121,25 +70,6 @@ def test_an_import_that_was_forgotten_is_put_in(tmp_path: Path):
     assert answer == "Created a.py (3 lines)." and len(model.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("prompt", "files", "answer"),
-    [
-        ("Explain how this project is laid out", {}, "There are no files in this folder yet."),
-        ("Run the tests and fix what fails", {}, "I found no tests in this folder."),
-        ("Run the tests", {"a_py": "x = 1\n"}, "I found no tests in this folder."),
-        ("What is a list?", {}, "Said."),
-        ("What does this project do?", {"a_py": "x = 1\n"}, "Said."),
-        ("What is wrong with this code?\nx = 1 +", {}, "Said."),
-    ],
-)
-def test_a_question_about_what_is_not_there_gets_no_invented_answer(
-    tmp_path: Path, prompt: str, files: dict[str, str], answer: str
-):
-    model, said, _ = play(tmp_path, prompt, say("Said."), **files)
-    assert said == answer
-    assert bool(model.requests) == (answer == "Said.")
-
-
 CUT = say("```\nprint(1)\nprint(", reason="length")
 
 
@@ -182,18 +112,6 @@ def test_a_new_file_in_which_the_model_begins_to_count_without_end_is_kept_up_to
     assert end.outcome == "limit" and "only repeated itself at the end of test_a.py" in (end.error or "")
 
 
-def test_what_is_asked_about_a_file_without_text_is_answered_without_the_model(tmp_path: Path):
-    root = tmp_path / "ws"
-    root.mkdir()
-    (root / "logo.png").write_bytes(b"\x89PNG\0")
-    for prompt in ("What is on @logo.png?", "@logo.png", "Make logo.png brighter"):
-        _, answer, _ = play(tmp_path, prompt)
-        assert answer == "logo.png is an image (5 bytes); this model reads text only."
-    (root / "a.bin").write_bytes(b"\0\1")
-    _, answer, _ = play(tmp_path, "What is in a.bin?", say("Bytes."))
-    assert answer == "a.bin is a binary file (2 bytes); this model reads text only." or answer == "Bytes."
-
-
 def test_a_function_and_its_test_are_written_into_the_two_files_that_are_named(tmp_path: Path):
     function, test = "def f(a, b):\n    return a\n", "def test_f():\n    assert f(1, 2) == 1\n"
     prompt = "Add a function f(a, b) to m.py with a test in test_m.py"
@@ -226,24 +144,6 @@ def test_a_denied_command_ends_the_turn_as_denied(tmp_path: Path):
     assert "Do not try" not in answer  # that is said to the model
     assert (tmp_path / "ws" / "a.txt").exists()
     assert agent.conversation.messages[-1].role == "assistant"
-
-
-def test_a_question_is_answered_from_the_files_that_hold_its_names(tmp_path: Path):
-    model, answer, _ = play(
-        tmp_path, "Where is parse_date defined?", say("<tool_response>In d.py."), d_py="def parse_date(): ...\n"
-    )
-    assert "d.py:1: def parse_date(): ..." in model.requests[0].messages[-1].content
-    assert answer == "In d.py."
-
-
-def test_an_answer_is_streamed_once(tmp_path: Path):
-    _, events, _ = play_events(tmp_path, "What is a list?", say("A list holds ", "items."))
-    assert streamed(events) == end_of(events).text == "A list holds items."
-
-
-def test_no_answer_is_streamed_as_such(tmp_path: Path):
-    _, events, _ = play_events(tmp_path, "What is a list?", say(" "))
-    assert streamed(events).strip() == end_of(events).text == "I have no answer."
 
 
 def test_what_a_command_printed_is_streamed_after_the_sentence_about_it(tmp_path: Path):
@@ -312,11 +212,6 @@ def test_a_command_that_is_spelled_out_runs_as_it_is_without_the_model(tmp_path:
     assert answer == "Ran `cat a.txt`, which printed:\n```\none\n```" and not model.requests
 
 
-def test_a_question_about_an_empty_folder_comes_with_the_news_that_it_is_empty(tmp_path: Path):
-    model, _, _ = play(tmp_path, "What files are there?", say("Nothing."))
-    assert "Files in this folder: none" in model.requests[0].messages[-1].content
-
-
 def test_tests_are_run_what_failed_is_mended_and_they_are_run_again(tmp_path: Path):
     check = "grep -q 'return 2' cart.py || { echo FAILED cart.test.py::test_total; exit 1; }"
     files = {"Makefile": f"test:\n\t@{check}\n\t@echo passed\n", "cart_py": CART, "cart_test_py": TEST_CART}
@@ -365,11 +260,6 @@ def test_a_parameter_with_its_default_begins_the_function(tmp_path: Path):
     assert "def total(items, start=0):\n    return sum((p" in (tmp_path / "ws/sum.py").read_text()
 
 
-def test_a_question_about_the_functions_comes_with_their_names_and_number(tmp_path: Path):
-    model, _, _ = play(tmp_path, "How many functions are in sum.py?", say("Two."), sum_py=SUM)
-    assert "sum.py has 2 functions: other, total." in model.requests[0].messages[-1].content
-
-
 def test_what_still_fails_in_the_end_is_said_to_do_so(tmp_path: Path):
     files = {"Makefile": "test:\n\t@echo FAILED cart.test.py; exit 1\n", "cart_py": CART, "cart_test_py": TEST_CART}
     replies = [say(f"```python\n{CART.replace('1', n)}") for n in "23"]
@@ -381,38 +271,6 @@ def test_what_still_fails_in_the_end_is_said_to_do_so(tmp_path: Path):
 def test_when_the_tests_pass_nothing_is_mended(tmp_path: Path):
     model, answer, _ = play(tmp_path, "Run the tests and fix what fails", Makefile="test:\n\t@echo passed\n")
     assert not model.requests and "passed" in answer
-
-
-def test_a_review_of_what_was_piped_in_begins_with_a_word_and_not_with_the_text_again(tmp_path: Path):
-    model, answer, _ = play(
-        tmp_path, "Review this.", say("This adds a line."), attached="[standard input]\n```\n+x\n```"
-    )
-    assert model.requests[0].reply_prefix == "This" and answer == "This adds a line."
-    model, _, _ = play(tmp_path, "Explain a.py", say("It sets x."), a_py="x = 1\n")
-    assert model.requests[0].reply_prefix == ""
-
-
-def test_a_greeting_is_answered_without_showing_files(tmp_path: Path):
-    model, answer, _ = play(tmp_path, "hi", say("Hello!"), a_py="x = 1\n")
-    assert answer == "Hello!" and "x = 1" not in str(model.requests[0].messages)
-
-
-def test_a_question_below_pasted_code_is_not_about_the_folder(tmp_path: Path):
-    prompt = "def f(x):\n    return x + 1\n\nWhat does f(2) return?"
-    model, answer, _ = play(tmp_path, prompt, say("3"), a_py="x = 1\n")
-    assert answer == "3" and "x = 1" not in model.requests[0].messages[-1].content
-
-
-def test_a_second_question_shows_only_what_has_changed_since_the_first(tmp_path: Path):
-    model, _, agent = play(tmp_path, "What is x?", say("1"), say("2"), a_py="x = 1\n", b_py="y = 1\n")
-    (tmp_path / "ws" / "b.py").write_text("y = 2\n")
-
-    async def run() -> list[AgentEvent]:
-        return [event async for event in agent.run("And what is y?")]
-
-    asyncio.run(run())
-    assert "x = 1" in model.requests[0].messages[-1].content and "y = 1" in model.requests[0].messages[-1].content
-    assert "x = 1" not in model.requests[1].messages[-1].content and "y = 2" in model.requests[1].messages[-1].content
 
 
 def test_a_head_that_was_lost_on_the_way_stays(tmp_path: Path):
@@ -447,12 +305,3 @@ def test_a_name_is_found_however_many_files_there_are_and_a_rename_tells_when_th
     _, answer, _ = play(tmp_path, "Rename fn29 to last everywhere", **files)
     assert (tmp_path / "ws" / "m29.py").read_text() == "def last(): ...\n"
     assert answer.endswith("Only the first 30 files were looked at.")
-
-
-def test_a_question_about_a_large_folder_comes_with_its_readme_and_what_lies_at_the_top(tmp_path: Path):
-    (tmp_path / "ws" / "pkg").mkdir(parents=True)
-    for i in range(70):
-        (tmp_path / "ws" / "pkg" / f"m{i}.py").write_text("")
-    model, _, _ = play(tmp_path, "What is this project?", say("A shop."), README_md="# A shop\n", main_py="")
-    content = model.requests[0].messages[-1].content
-    assert "Files in this folder: README.md, main.py, pkg/ (70 files)" in content and "# A shop" in content

@@ -10,9 +10,9 @@ import pytest
 
 from pointcode_local import piped
 from pointcode_local.piped import GIVEN, PipedInput, as_context, is_piped
+from tests.app.blockturn_kit import play
 from tests.app.openai_server import Reply, ScriptedServer
 from tests.app.program import Program
-from tests.app.test_blockturn import play
 from tests.fakes import say
 
 
