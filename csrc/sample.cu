@@ -1,5 +1,5 @@
 // Sampling on the GPU. A step's kernel has already told which token of each SM's leads by logit and by score (leader.h), so
-// that a greedy row, and one that draws from all tokens, is the best of 132; with top_p the winner's tokens before it are
+// that a greedy row, and one that draws from all tokens, is the best of the SMs' leaders; with top_p the winner's tokens before it are
 // summed, in one walk over the logits, and if it is not among the kept ones the draw is repeated above it. Rows with more
 // to them walk from the start: one cluster of eight blocks per row, each an eighth of the vocabulary. Sums that decide are
 // integers, so that the result does not depend on the order of anything.
