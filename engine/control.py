@@ -234,7 +234,7 @@ class ControlPlane:
         start_s = time.perf_counter()
         self._service.set_shared(True)
         try:
-            self._prefill(ids, job.n_done, end, pages, lambda: self._raise_if_stopped(job))
+            self._prefill(ids, job.n_done, end, pages, lambda part: self._at_layer(job, end, part))
         finally:
             self._service.set_shared(False)
         self.counters.add_chunk(end - job.n_done, time.perf_counter() - start_s)
@@ -243,10 +243,11 @@ class ControlPlane:
         pages.slide(end)
         job.report_progress()
 
-    def _raise_if_stopped(self, job: Job) -> None:
+    def _at_layer(self, job: Job, end: int, part: float) -> None:
         self.counters.prefill_layers += 1
         if job.cancelled or self._closing:
             raise PrefillCancelled
+        job.report_within_chunk(round(part * (end - job.n_done)), self._limits.progress_s)
 
     def _starve(self, job: Job, error: CapacityError) -> None:
         """No page is free: take those of less urgent prompts and rows, else wait for a row to end, else give up."""

@@ -13,13 +13,14 @@ class PrefillCancelled(Exception):
     """Raised through a running chunk when its request was cancelled."""
 
 
+AtLayer = Callable[[float], None]  # the part of a chunk that is computed, 0 ≤ part < 1; it may raise
+
+
 class Prefill(Protocol):
     """Computes keys and values of prompt tokens."""
 
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
-        """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers (it may raise)."""
+    def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
+        """Writes K and V of tokens [begin, end) into `pages`; calls `at_layer` between layers or steps."""
         ...
 
 
@@ -28,7 +29,7 @@ class ControlLimits:
     """Sizes of the control plane; `drafts`: whether steps try tokens that the prompt suggests.
 
     A chunk of a prompt has up to `chunk_tokens` tokens while others decode, which bounds how long they pause, and up
-    to `idle_chunk_tokens` (if that is more) while nobody does.
+    to `idle_chunk_tokens` (if that is more) while nobody does. Within a chunk progress is told each `progress_s`.
     """
 
     max_rows: int = 8
@@ -36,6 +37,7 @@ class ControlLimits:
     chunk_tokens: int = 256
     drafts: bool = True
     idle_chunk_tokens: int = 0
+    progress_s: float = 0.5
 
     @property
     def longest_chunk(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,6 +44,7 @@ class Job:
     n_cached: int = 0
     row: int = 0  # the number of its row: `id`, until it was taken out of the batch and comes back
     n_earlier: int = 0  # tokens of the request that an earlier row of it has generated
+    told_s: float = 0.0  # when progress was reported last
 
     def __post_init__(self) -> None:
         self.row = self.row or self.id
@@ -63,10 +65,17 @@ class Job:
         n_done = n_prompt if state == "writing" else min(self.n_done, n_prompt)
         return LiveRequest(self.id, state, n_prompt, n_done, self.n_cached)
 
-    def report_progress(self) -> None:
+    def report_progress(self, n_in_chunk: int = 0) -> None:
         """Of the request's own prompt only: what is computed again after a preemption is no news."""
         if not self.n_earlier:
-            self.report(PrefillProgress(self.n_done, len(self.request.token_ids), self.n_cached))
+            self.told_s = time.perf_counter()
+            self.report(PrefillProgress(self.n_done + n_in_chunk, len(self.request.token_ids), self.n_cached))
+
+    def report_within_chunk(self, n_computed: int, every_s: float) -> None:
+        """The same in the middle of a chunk, when the last report is `every_s` old. `n_computed`: as many tokens of the
+        chunk as correspond to what is computed; a layer of all its tokens comes before the next layer."""
+        if n_computed and time.perf_counter() - self.told_s >= every_s:
+            self.report_progress(n_computed)
 
     def release(self) -> None:
         """Gives its pages back; what was computed into them is to be looked up or computed again."""

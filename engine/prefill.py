@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from . import _native
-from .control_parts import Prefill
+from .control_parts import AtLayer, Prefill
 from .kv_cache import SequencePages
 
 
@@ -26,15 +26,13 @@ class NativePrefill:
         self._make_backend = make_backend
         self._backend: _native.CpuBackend | None = None
 
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
+    def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
         """Computes tokens [begin, end); `at_layer` is called between steps."""
         if self._backend is None:
             self._backend = self._make_backend()
         full, sliding = pages.arrays()
         for first in range(begin, end, _native.MAX_ROWS):
-            at_layer()
+            at_layer((first - begin) / (end - begin))
             self._backend.forward(
                 [
                     _native.StepRow(token=ids[i], position=i, full_pages=full, sliding_pages=sliding)
@@ -65,9 +63,7 @@ class HybridPrefill:
         """Made when it is first wanted."""
         return self._make_torch()
 
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
+    def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
         """Computes tokens [begin, end)."""
         if len(ids) - 1 - begin <= (self._few_tokens if self._is_warm else self._short_tokens):
             self.native(ids, begin, end, pages, at_layer)

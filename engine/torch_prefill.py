@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from .control_parts import AtLayer
 from .kv_cache import NO_PAGE, PAGE_TOKENS, SequencePages
 from .models.reference import TorchModel
 
@@ -13,13 +14,14 @@ from .models.reference import TorchModel
 class PagedKv:
     """One sequence's pages as the forward pass sees them (models.reference.KvStore). `at_layer` runs at each layer."""
 
-    def __init__(self, pages: SequencePages, at_layer: Callable[[], None]) -> None:
+    def __init__(self, pages: SequencePages, at_layer: AtLayer, n_layers: int) -> None:
         self._pages = pages
         self._at_layer = at_layer
+        self._n_layers = n_layers
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> None:
         """Writes (T, G, C) keys and values of consecutive positions into their pages."""
-        self._at_layer()
+        self._at_layer(layer / self._n_layers)
         keys, values = self._pages.kv.layer(layer)  # (P, G, 64, C)
         table = self._table(layer)
         begin = int(positions[0])
@@ -55,10 +57,9 @@ class TorchPrefill:
         self._model = model
         self._n_threads = n_threads
 
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
+    def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
         """Computes tokens [begin, end)."""
         if torch.get_num_threads() != self._n_threads:
             torch.set_num_threads(self._n_threads)
-        self._model.forward(ids[begin:end], PagedKv(pages, at_layer), first_position=begin, logits="none")
+        paged = PagedKv(pages, at_layer, self._model.config.n_layers)
+        self._model.forward(ids[begin:end], paged, first_position=begin, logits="none")

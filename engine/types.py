@@ -80,7 +80,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """`done_tokens` of `total_tokens` prompt tokens are in the KV cache, `cached_tokens` from the prefix cache."""
+    """`done_tokens` of `total_tokens` prompt tokens are in the KV cache, `cached_tokens` from the prefix cache. In the
+    middle of a long chunk the work on it counts as so many tokens, though none of them is complete."""
 
     done_tokens: int
     total_tokens: int

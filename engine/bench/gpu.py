@@ -206,7 +206,7 @@ def _prefill_once(prefill: GpuPrefill, kv: KvCache, ids: list[int], chunk: int) 
     torch.cuda.synchronize()
     begun_s = time.perf_counter()
     for begin in range(0, len(ids), chunk):
-        prefill(ids, begin, min(len(ids), begin + chunk), pages, lambda: None)
+        prefill(ids, begin, min(len(ids), begin + chunk), pages, lambda part: None)
     took_s = time.perf_counter() - begun_s
     pages.release()
     return took_s

@@ -89,7 +89,7 @@ def _prefilled(parts: EngineParts, prompt: Sequence[int], n_new: int) -> Sequenc
     for begin in range(0, last, parts.limits.chunk_tokens):
         end = min(begin + parts.limits.chunk_tokens, last)
         pages.grow(end)
-        parts.prefill(prompt, begin, end, pages, lambda: None)
+        parts.prefill(prompt, begin, end, pages, lambda part: None)
         pages.slide(end)
     pages.grow(len(prompt) + n_new)
     return pages

@@ -6,12 +6,13 @@ short chunks the dense matrices too; all else is unpacked layer by layer into on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from ..control_parts import AtLayer
 from ..kv_cache import NO_PAGE, PAGE_TOKENS, SLIDING, KvCache, SequencePages, pages_for
 from . import moe, ops
 from .attention import attend
@@ -45,9 +46,7 @@ class GpuPrefill:
         self._routers = [None if r is None else r.dense(Scratch(model.device))[0] for r in routers]
 
     @torch.inference_mode()
-    def __call__(
-        self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: Callable[[], None]
-    ) -> None:
+    def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
         """Computes tokens [begin, end); returns when their keys and values are in memory for every stream."""
         model, device = self._model, self._model.device
         tokens = torch.tensor(ids[begin:end], dtype=torch.int64).to(device, non_blocking=True)
@@ -57,9 +56,9 @@ class GpuPrefill:
         last = model.config.n_layers - 1
         try:
             for i in range(last):
-                at_layer()
+                at_layer(i / model.config.n_layers)
                 h = self._layer(x, h, i, chunk)
-            at_layer()
+            at_layer(last / model.config.n_layers)
             self._with_earlier(last, h, chunk)
         finally:
             if device.type == "cuda":

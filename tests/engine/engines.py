@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -15,7 +16,8 @@ from pointcode_local.engine.model_files import ModelFiles
 from pointcode_local.engine.parts import EngineOptions, EngineParts
 from pointcode_local.engine.types import Request, StreamFinished, TokenEvent, TokensDecoded
 
-OPTIONS = EngineOptions(backend="cpu", n_threads=1, kv_bytes=12 << 20, limits=ControlLimits(chunk_tokens=64))
+LIMITS = ControlLimits(chunk_tokens=64, progress_s=math.inf)  # progress by chunks, however slow the machine is
+OPTIONS = EngineOptions(backend="cpu", n_threads=1, kv_bytes=12 << 20, limits=LIMITS)
 
 
 def prompt(seed: int, n: int) -> tuple[int, ...]:

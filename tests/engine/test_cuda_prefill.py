@@ -79,7 +79,7 @@ def test_prefill_writes_the_references_keys_and_values_however_it_is_cut(
     prefill = GpuPrefill(load_model(weights, CPU, packed=packed)[0], layout)
     pages = sequence(weights, len(PROMPT))
     for begin, end in zip(cuts, cuts[1:], strict=False):
-        prefill(PROMPT, begin, end, pages, lambda: None)
+        prefill(PROMPT, begin, end, pages, lambda part: None)
     for layer in range(weights.config.n_layers):
         table = pages.tables[pages.kv.group_of(layer)]
         wanted = reference[1].gather(layer, 0, len(PROMPT))
@@ -100,8 +100,9 @@ def test_a_cancelled_prefill_stops_between_layers(weights: ModelWeights) -> None
     prefill = GpuPrefill(load_model(weights, CPU)[0], FRAGMENT_PAGES)
     calls = 0
 
-    def at_layer() -> None:
+    def at_layer(part: float) -> None:
         nonlocal calls
+        assert 0 <= part < 1
         calls += 1
         if calls == 3:
             raise InterruptedError

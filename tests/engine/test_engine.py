@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -267,6 +268,27 @@ def test_the_more_urgent_request_is_served_first(files: ModelFiles) -> None:
     assert order == ["high", "low"]
 
 
+@pytest.mark.parametrize("kind", ["native", "torch"])
+def test_progress_moves_within_a_chunk_and_no_further_than_its_end(files: ModelFiles, kind: str) -> None:
+    async def main(engine: Engine) -> list[PrefillProgress]:
+        async with aclosing(engine.stream(Request(prompt(1, 101), 3))) as events:
+            return [event async for event in events if isinstance(event, PrefillProgress)]
+
+    def only(parts: EngineParts) -> EngineParts:
+        return replace(parts, prefill=getattr(parts.prefill, kind))
+
+    told: list[list[int]] = []
+    for every_s in (0.0, math.inf):
+        limits = ControlLimits(chunk_tokens=64, progress_s=every_s)
+        with opened(files, replace(OPTIONS, limits=limits), change=only) as engine:
+            told.append([progress.done_tokens for progress in asyncio.run(main(engine))])
+    each, by_chunks = told
+    assert by_chunks == [0, 64, 100]
+    assert each == sorted(set(each)) and set(by_chunks) < set(each)
+    if kind == "native":
+        assert each == [*range(0, 64, 8), *range(64, 100, 8), 100]
+
+
 def test_chunks_are_long_while_nobody_decodes_and_short_beside_a_decoding_request(files: ModelFiles) -> None:
     async def steps(engine: Engine, seed: int) -> list[int]:
         async with aclosing(engine.stream(Request(prompt(seed, 300), 3))) as events:
@@ -278,7 +300,7 @@ def test_chunks_are_long_while_nobody_decodes_and_short_beside_a_decoding_reques
             await next_of(running, TokensDecoded)
             return alone, await steps(engine, 3)
 
-    limits = ControlLimits(chunk_tokens=64, idle_chunk_tokens=256)
+    limits = ControlLimits(chunk_tokens=64, idle_chunk_tokens=256, progress_s=math.inf)
     with opened(files, replace(OPTIONS, limits=limits)) as engine:
         alone, beside = asyncio.run(main(engine))
     assert alone == [0, 256, 299]

@@ -86,7 +86,7 @@ class Bed:
         pages = SequencePages(self.kv)
         pages.grow(len(prompt) + n_new)
         if len(prompt) > 1:
-            self.prefill(prompt, 0, len(prompt) - 1, pages, lambda: None)
+            self.prefill(prompt, 0, len(prompt) - 1, pages, lambda part: None)
         full, sliding = (np.asarray(pages.tables[group], np.int32) for group in (FULL, SLIDING))
         return pages, _native.StepRow(
             token=prompt[-1],

@@ -242,7 +242,7 @@ def test_the_torch_decoder_agrees_with_the_fp32_reference(weights: ModelWeights,
     pages = SequencePages(kv)
     pages.grow(length + 2)
     if length > 1:
-        GpuPrefill(model, PLAIN_PAGES)(prompt, 0, length - 1, pages, lambda: None)
+        GpuPrefill(model, PLAIN_PAGES)(prompt, 0, length - 1, pages, lambda part: None)
     decoder = TorchDecoder(model, kv, 512)
     for row in range(3):  # the same sequence three times: rows must not disturb each other
         for group in GROUPS:
