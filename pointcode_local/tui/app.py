@@ -376,7 +376,8 @@ class PointcodeApp(App[int]):
 
     def action_to_edge(self, direction: int) -> None:
         """Go to the first mounted line, or to the end, which is then followed again."""
-        self._transcript.scroll_home(animate=False) if direction < 0 else self._transcript.anchor()
+        can_go_back = direction < 0 and self._transcript.max_scroll_y > 0
+        self._transcript.scroll_home(animate=False) if can_go_back else self._transcript.anchor()
 
     def refresh_all(self, _: App[Any] | None = None) -> None:
         """Draw every line again: the terminal was somebody else's meanwhile."""

@@ -73,6 +73,11 @@ class Transcript(GrowingScroll, can_focus=False):
         self.anchor()
         self._show_earlier()
 
+    def anchor(self, anchor: bool = True) -> None:
+        """Follow the end."""
+        super().anchor(anchor)
+        self.below.tell(False)
+
     @property
     def is_following(self) -> bool:
         """Whether new text keeps the end in view."""
@@ -88,7 +93,6 @@ class Transcript(GrowingScroll, can_focus=False):
             self._first = max(0, len(records) - MOUNTED_AT_OPEN)
             await self._mount_range(self._first, len(records))
         self._show_earlier()
-        self.below.tell(False)
         self.anchor()
         self.call_after_refresh(self._loaded)
 
@@ -100,8 +104,8 @@ class Transcript(GrowingScroll, can_focus=False):
         n_mounted_end = self._first + len(self._views)
         if self.is_following:
             self.below.tell(False)
-        elif n_mounted_end < len(self._records) or any(map(self._is_below, touched)):
-            self.below.tell(True)
+        elif self._anchor_released and (n_mounted_end < len(self._records) or any(map(self._is_below, touched))):
+            self.below.tell(True)  # without having scrolled back one is only between two layouts
         await self._mount_range(n_mounted_end, len(self._records))
         for record in dict.fromkeys(touched):
             if (view := self._views.get(id(record))) is not None:

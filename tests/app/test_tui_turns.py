@@ -355,6 +355,19 @@ async def test_new_text_is_told_of_while_reading_back_until_it_is_in_view(way_ba
         assert NEWS not in screen_text(app) and "more" in screen_text(app)
 
 
+async def test_text_that_is_not_laid_out_yet_is_no_new_text_below() -> None:
+    long = "\n\n".join(f"paragraph {n}" for n in range(60))
+    app = make_app([*answer(long, 400), WAIT], prompt="go")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_for(app, pilot, lambda: any(isinstance(r, AnswerRecord) and r.done for r in app.story.records))
+        await settle(app, pilot)
+        transcript = app._transcript
+        transcript.set_reactive(type(transcript).scroll_y, transcript.max_scroll_y - 3)  # as within a layout
+        await transcript.sync([app.story.records[-1]])
+        await settle(app, pilot)
+        assert NEWS not in screen_text(app)
+
+
 async def test_what_changes_above_or_in_view_is_no_new_text_below() -> None:
     long = "\n\n".join(f"paragraph {n}" for n in range(60))
     app = make_app([*answer(long, 400), WAIT], prompt="go")
@@ -370,8 +383,8 @@ async def test_what_changes_above_or_in_view_is_no_new_text_below() -> None:
         assert NEWS in screen_text(app)
 
 
-@pytest.mark.parametrize("key", ["pageup", "pagedown"])
-async def test_a_page_key_where_there_is_nowhere_to_go_does_not_stop_following_the_end(key: str) -> None:
+@pytest.mark.parametrize("key", ["pageup", "pagedown", "ctrl+home"])
+async def test_a_key_that_scrolls_where_there_is_nowhere_to_go_does_not_stop_following_the_end(key: str) -> None:
     long = "\n\n".join(f"paragraph {n}" for n in range(60))
     app = make_app([*answer("short"), WAIT, *answer(long, 400)], prompt="go")
     async with app.run_test(size=(80, 24)) as pilot:
