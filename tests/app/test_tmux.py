@@ -83,8 +83,9 @@ def test_a_person_prompts_approves_stops_resumes_and_quits(tmux: Tmux, program: 
     tmux.wait_for("READY>")
     tmux.write(f"{start} --backend cpu")
     tmux.wait_for("What was found")
-    tmux.keys("Enter")
-    tmux.wait_for("context 0%")
+    while "context 0%" not in tmux.screen:  # a key does not count before the first screen could be read
+        tmux.keys("Enter")
+        tmux._pause.wait(1.0)
 
     tmux.write("Create the file hello.py that prints hello.")
     tmux.wait_for("Yes, this once")
