@@ -51,8 +51,12 @@ _TESTS = re.compile(
 )
 _BUILD_FILES = frozenset(("Makefile", "makefile", "CMakeLists.txt", "package.json", "Cargo.toml", "go.mod", "justfile"))
 _PROJECT = re.compile(
-    r"\b(?:this|the|my|our)\s+(?:\w+\s+)?(?:app|application|code|codebase|directory|files?|folder|package|program|project|"
+    r"\b(?:this|the|my|our)\s+(?:\w+\s+)?(?:app|application|code|codebase|directory|files|folder|package|program|project|"
     r"repo|repository)\b",
+    re.IGNORECASE,
+)
+_MAKES = re.compile(
+    r"\b(?:add|build|clone|create|download|generate|implement|init\w*|make|put|save|scaffold|set\s+up|start|write)\b",
     re.IGNORECASE,
 )
 _SCOPE = re.compile(r"\s+(?:of|in|for|from|with|that|which|named|called)\b", re.IGNORECASE)
@@ -86,7 +90,8 @@ def what_is_missing(text: str, names: Sequence[str]) -> str:
     """Why an order or a question finds nothing to be about in a folder of these files, as a sentence; "" otherwise."""
     if asks_for_tests(text) and not any("test" in name.lower() or name in _BUILD_FILES for name in names):
         return "I found no tests in this folder."
-    return "There are no files in this folder yet." if not names and _PROJECT.search(text) else ""
+    is_about_files = _PROJECT.search(text) is not None and _MAKES.search(text) is None
+    return "There are no files in this folder yet." if not names and is_about_files else ""
 
 
 def test_command(names: Sequence[str], read: Callable[[str], str | None]) -> str:

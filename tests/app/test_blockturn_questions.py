@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pointcode_local.commandlines import what_is_missing
 from pointcode_local.events import AgentEvent
 from tests.app.agents import end_of
 from tests.app.blockturn_kit import play, play_events, streamed
@@ -112,3 +113,15 @@ def test_a_question_about_a_large_folder_comes_with_its_readme_and_what_lies_at_
     model, _, _ = play(tmp_path, "What is this project?", say("A shop."), README_md="# A shop\n", main_py="")
     content = model.requests[0].messages[-1].content
     assert "Files in this folder: README.md, main.py, pkg/ (70 files)" in content and "# A shop" in content
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "Create the file hello.py that prints hello.",
+        "In this folder, write a.txt",
+        "Set up the project: a package with a test",
+    ],
+)
+def test_an_order_to_make_something_misses_nothing_in_an_empty_folder(order: str) -> None:
+    assert not what_is_missing(order, [])
