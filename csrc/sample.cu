@@ -1,8 +1,8 @@
 // Sampling on the GPU. A step's kernel has already told which token of each SM's leads by logit and by score (leader.h), so
-// that a greedy row, and one that draws from all tokens, is the best of the SMs' leaders; with top_p the winner's tokens before it are
-// summed, in one walk over the logits, and if it is not among the kept ones the draw is repeated above it. Rows with more
-// to them walk from the start: one cluster of eight blocks per row, each an eighth of the vocabulary. Sums that decide are
-// integers, so that the result does not depend on the order of anything.
+// that a greedy row, and one that draws from all tokens, is the best of the SMs' leaders. With top_p the masses of all tokens
+// and of those before the winner are summed in one walk over the logits, and if it is not among the kept ones the draw is
+// repeated above it. Rows with more to them walk from the start: one cluster of eight blocks per row, each an eighth of the
+// vocabulary. Sums that decide are integers, so that the result does not depend on the order of anything.
 //
 // The start overlaps the end of the step's kernel, and the next step's blocks may take the free SMs while this one waits or
 // runs (mk_launch.cuh).
