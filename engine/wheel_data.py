@@ -67,7 +67,13 @@ def _run(
     command: list[str], environment: dict[str, str], folder: Path, wheel: Wheel, report: Progress, total: int
 ) -> None:
     """Run pip; meanwhile the bytes on disk are the progress."""
-    log = folder / "pip.log"
+    log, scratch = folder / "pip.log", folder / "scratch"
+    earlier = _bytes_under(folder) - _bytes_under(scratch)
+
+    def fetched() -> int:  # pip copies what it has fetched: for a while it is there twice
+        here = _bytes_under(scratch)
+        return min(earlier + max(here, _bytes_under(folder) - here - earlier), total)
+
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         try:
@@ -76,12 +82,12 @@ def _run(
                     process.wait(_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
-                    report(min(_bytes_under(folder), total), total)
+                    report(fetched(), total)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-    report(min(_bytes_under(folder), total), total)
+    report(fetched(), total)
     if process.returncode:
         why = pip_problem(log.read_text(errors="replace"))
         raise DownloadError(f"pip could not download {wheel.name} {wheel.version}: {why}")
