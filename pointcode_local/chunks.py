@@ -94,6 +94,7 @@ class ChunkReader:
         self._reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.usage = Usage()
+        self.thoughts_as = ""  # the member in which the server sent thoughts
 
     def take(self, chunk: dict[str, Any]) -> Iterator[ChatDelta]:
         """The deltas of one chunk."""
@@ -111,9 +112,11 @@ class ChunkReader:
             self._reason = _REASONS.get(str(reason), "stop")
 
     def _take_delta(self, delta: dict[str, Any]) -> Iterator[ChatDelta]:
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        field = "reasoning_content" if delta.get("reasoning_content") else "reasoning"
+        reasoning = delta.get(field)
         if isinstance(reasoning, str) and reasoning:
             self._note_first()
+            self.thoughts_as = field
             yield ReasoningText(reasoning)
         content = delta.get("content")
         if isinstance(content, list):

@@ -13,21 +13,17 @@ import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pointcode_local.chunks import ChunkReader
+from pointcode_local.endpoint_errors import BUSY, BusyError, error_in_stream, error_of
 from pointcode_local.endpoint_wire import n_bytes, request_body
-from pointcode_local.engine.errors import (
-    BackendError,
-    CapacityError,
-    ContextOverflow,
-    EngineError,
-    RequestError,
-)
+from pointcode_local.engine.errors import BackendError, CapacityError, ContextOverflow, RequestError
 from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, PrefillProgress, ToolSpec
 
 if TYPE_CHECKING:
@@ -36,13 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
 DEFAULT_STALL_S = 900.0  # a long prompt on a slow machine takes minutes, and not every server tells of its progress
-BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 MAX_REPLY_BYTES = 128 << 20  # of one reply, with all the JSON around its tokens
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
 _PREFILL = re.compile(r": prefill (\d{1,12})/(\d{1,12}) (\d{1,12})$")  # a comment that our own server sends
-_OVERFLOW = re.compile(
-    r"(?i)context.{0,40}(length|window|size|limit)|maximum context|too many tokens|prompt is too long"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +45,14 @@ class Retries:
     first_s: float = 0.5
     max_s: float = 20.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def after(self, n_failures: int) -> float:
+        """The pause after so many failures in a row."""
+        return min(self.max_s, self.first_s * 2 ** (n_failures - 1))
+
+    def pauses(self) -> Iterator[float]:
+        """One before each further try."""
+        return (self.after(n) for n in range(1, self.n_tries))
 
 
 class EndpointModel:
@@ -92,6 +92,10 @@ class EndpointModel:
         self.identity = model  # the model's own name, whatever alias it is asked for by
         self.takes_prefix = False  # whether `reply_prefix` and `reply_pattern` hold: our own server says so
         self.is_known = False  # the server has told its models
+        self._is_own = False  # it is one of ours
+        self._thoughts_as = ""  # the field in which thoughts go back to the server, so that its prompt keeps them
+        self._takes_thoughts = True
+        self._n_broken = 0  # streams in a row
         self._retries = retries or Retries()
         self._bytes_per_token = 3.6  # corrected by what the server reports
 
@@ -132,6 +136,8 @@ class EndpointModel:
         self._is_small = small if isinstance(small, bool) else None
         self.identity = str(chosen.get("root") or self._name)
         self.takes_prefix = chosen.get("takes_prefix") is True
+        self._is_own = isinstance(chosen.get("takes_prefix"), bool)
+        self._thoughts_as = "reasoning_content" if self._is_own else ""
         meta: Any = chosen.get("meta")
         told = [chosen.get(key) for key in _CONTEXT_KEYS] + ([meta.get("n_ctx")] if isinstance(meta, dict) else [])
         if not self._context_tokens:
@@ -139,12 +145,37 @@ class EndpointModel:
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
         """An estimate from the request's size, by the ratio that the server's last usage report gave."""
-        return math.ceil(n_bytes(messages, tools) / self._bytes_per_token)
+        return math.ceil(n_bytes(messages, tools, self._thoughts_as) / self._bytes_per_token)
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
         """Continue the conversation; raises CapacityError (busy), BackendError (broken), RequestError (refused)."""
-        body = request_body(request, self.name, is_own=self.takes_prefix)
-        response = await self._send(body)
+        pauses = self._retries.pauses()
+        if self._n_broken:  # just now, in the middle: the server gets time to recover
+            await self._retries.sleep(self._retries.after(self._n_broken))
+        while True:
+            has_begun = False
+            try:
+                async with aclosing(self._reply(request)) as deltas:
+                    async for delta in deltas:
+                        has_begun = has_begun or not isinstance(delta, PrefillProgress)
+                        yield delta
+                self._n_broken = 0
+                return
+            except BusyError as error:
+                if has_begun:
+                    self._n_broken += 1
+                    raise
+                if (pause_s := next(pauses, None)) is None:
+                    raise CapacityError(f"{self.base_url} is busy: {error}") from error
+                log.warning("%s; asking again in %.1f s", error, pause_s)
+            except BackendError:
+                self._n_broken += 1
+                raise
+            await self._retries.sleep(pause_s)
+
+    async def _reply(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        """One try."""
+        response = await self._sent(request)
         reader = ChunkReader(started_s=time.monotonic())
         lines, now_s = _lines(response), asyncio.get_running_loop().time
         heard_s = now_s()  # keep-alives and empty chunks do not count
@@ -160,8 +191,23 @@ class EndpointModel:
         for delta in reader.end():
             yield delta
         if reader.usage.prompt_tokens > 0:
-            sent = n_bytes(request.messages, request.tools)
+            sent = n_bytes(request.messages, request.tools, self._thoughts_as)
             self._bytes_per_token = min(6.0, max(1.0, sent / reader.usage.prompt_tokens))
+        if self._takes_thoughts:
+            self._thoughts_as = self._thoughts_as or reader.thoughts_as
+
+    async def _sent(self, request: ChatRequest) -> httpx.Response:
+        """The response, after a second try without the model's thoughts where a server does not want them back."""
+        try:
+            return await self._send(self._body(request))
+        except RequestError as error:
+            if not self._thoughts_as or isinstance(error, ContextOverflow) or "reasoning" not in str(error):
+                raise
+            self._thoughts_as, self._takes_thoughts = "", False
+            return await self._send(self._body(request))
+
+    def _body(self, request: ChatRequest) -> bytes:
+        return request_body(request, self.name, is_own=self._is_own, thoughts_as=self._thoughts_as)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -188,12 +234,12 @@ class EndpointModel:
         """The response whose stream can be read; asks again while the server is busy or cannot be reached."""
         import httpx
 
-        pause_s, retries = self._retries.first_s, self._retries
+        retries = self._retries
         for attempt in range(retries.n_tries):
             last = attempt == retries.n_tries - 1
             headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
             request = self._http.build_request("POST", "chat/completions", content=body, headers=headers)
-            wait_s = pause_s
+            wait_s = retries.after(attempt + 1)
             try:
                 response = await self._http.send(request, stream=True)
             except httpx.ReadTimeout:
@@ -207,16 +253,15 @@ class EndpointModel:
                     return response
                 text = (await response.aread()).decode("utf-8", "replace")
                 await response.aclose()
-                error = _error_of(response.status_code, text)
+                error = error_of(response.status_code, text)
                 if response.status_code not in BUSY or isinstance(error, ContextOverflow):
                     raise error
                 problem = f"{self.base_url} is busy: {error}"
-                wait_s = max(pause_s, _retry_after(response.headers.get("retry-after", "")))
+                wait_s = max(wait_s, _retry_after(response.headers.get("retry-after", "")))
             if last:
                 raise CapacityError(problem)
             log.warning("%s; asking again in %.1f s", problem, min(wait_s, retries.max_s))
             await retries.sleep(min(wait_s, retries.max_s))
-            pause_s *= 2
         raise CapacityError(f"{self.base_url} was not asked")
 
 
@@ -290,37 +335,5 @@ def _load_chunk(data: str) -> dict[str, Any]:
     if not isinstance(chunk, dict):
         raise BackendError(f"the server sent a chunk that is no object: {data[:120]!r}")
     if chunk.get("error"):  # type: ignore[reportUnknownMemberType]
-        message = error_text(chunk)  # type: ignore[reportUnknownArgumentType]
-        if _OVERFLOW.search(message):
-            raise _overflow(message)
-        raise BackendError(f"the server reported: {message}")
+        raise error_in_stream(chunk)  # type: ignore[reportUnknownArgumentType]
     return chunk  # type: ignore[reportUnknownVariableType]
-
-
-def error_text(body: Any) -> str:
-    """The message in an error body, in the shapes servers use."""
-    error: Any = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(error, dict):
-        return str(error.get("message") or error.get("detail") or error)
-    return str(error)
-
-
-def _error_of(status: int, text: str) -> EngineError:
-    try:
-        body: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        body = text.strip()[:500]
-    message = error_text(body) or f"HTTP {status}"
-    if (status in (400, 413, 422, 500) and _OVERFLOW.search(message)) or "context_length_exceeded" in text:
-        return _overflow(message)
-    if status in (401, 403):
-        return RequestError(f"the server refused the API key (HTTP {status}): {message}; set POINTCODE_API_KEY")
-    return RequestError(f"HTTP {status}: {message}")
-
-
-def _overflow(message: str) -> ContextOverflow:
-    """Reads the two numbers out of `… context length is 8192 tokens, but … 9000 tokens`."""
-    numbers = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{2,15}", message))
-    if len(numbers) < 2:
-        return ContextOverflow(message)
-    return ContextOverflow(message, prompt_tokens=numbers[-1], context_tokens=numbers[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ from pointcode_local.arguments import ArgumentError, parse_arguments
 from pointcode_local.engine.types import ChatRequest, Message, SamplingParams, ToolSpec
 
 
-def request_body(request: ChatRequest, model: str, *, is_own: bool) -> bytes:
-    """The body of a streamed chat completion. `is_own`: our own server, which knows more than the others."""
+def request_body(request: ChatRequest, model: str, *, is_own: bool, thoughts_as: str = "") -> bytes:
+    """The body of a streamed chat completion. `is_own`: our own server, which knows more than the others.
+    `thoughts_as`: the member in which the model's earlier thoughts go along; "": they do not."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_wire_message(message) for message in request.messages],
+        "messages": [_wire_message(message, thoughts_as) for message in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -45,20 +47,27 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _wire_message(message: Message) -> dict[str, Any]:
+def _wire_message(message: Message, thoughts_as: str) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": _clean(message.content)}
+    if thoughts_as and message.reasoning:
+        wire[thoughts_as] = _clean(message.reasoning)
     if message.tool_calls:
         wire["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _wire_arguments(call.arguments)},
+                "function": {"name": _wire_name(call.name), "arguments": _wire_arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id
     return wire
+
+
+def _wire_name(written: str) -> str:
+    """A name as servers accept it: a model may have called what is no tool, by a name that none can have."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", written)[:64] or "unknown"
 
 
 def _wire_arguments(written: str) -> str:
@@ -93,7 +102,7 @@ def _wire_sampling(sampling: SamplingParams, *, is_own: bool) -> dict[str, Any]:
     return wire
 
 
-def n_bytes(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+def n_bytes(messages: Sequence[Message], tools: Sequence[ToolSpec], thoughts_as: str = "") -> int:
     """Size of what is sent of them."""
-    wire = [[_wire_message(m) for m in messages], [_wire_tool(t) for t in tools]]
+    wire = [[_wire_message(m, thoughts_as) for m in messages], [_wire_tool(t) for t in tools]]
     return len(json.dumps(wire, ensure_ascii=False).encode("utf-8", "replace"))
