@@ -6,7 +6,7 @@ log is this same stream as JSON lines; replaying it rebuilds the state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Outcome = Literal["done", "denied", "limit", "error", "cancelled"]
@@ -302,5 +302,4 @@ class SessionInfo:
     title: str
     cwd: str
     updated_s: float  # Unix time
-    n_events: int = field(default=0)
-    n_prompts: int = field(default=0)
+    n_prompts: int = 0

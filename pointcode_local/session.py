@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -142,9 +142,8 @@ class SessionLog:
 class SessionStore:
     """The folder of all sessions."""
 
-    def __init__(self, root: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._now = now
 
     def create(self, cwd: Path, parent: str = "") -> SessionLog:
         """A new, empty session."""
@@ -152,8 +151,9 @@ class SessionStore:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise SessionError(f"sessions cannot be kept in {self.root}: {error.strerror}; {ELSEWHERE}") from error
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
-        header = Header(f"{stamp}-{secrets.token_hex(3)}", str(cwd), self._now(), parent)
+        created_s = time.time()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_s))
+        header = Header(f"{stamp}-{secrets.token_hex(3)}", str(cwd), created_s, parent)
         return SessionLog(header, self._path(header.id), new=True)
 
     def open(self, session_id: str) -> tuple[SessionLog, list[AgentEvent]]:
@@ -273,21 +273,26 @@ def _info(path: Path) -> SessionInfo | None:
             header = _header(path, file.readline())
             if header is None:
                 return None
-            title, name, n_lines, n_prompts = "", "", 0, 0
-            for line in file:
-                n_lines += 1
-                if line.startswith(b'{"type":"session_named"'):
-                    record = _load_line(line)
-                    name = str(record.get("name", "")) if isinstance(record, dict) else name
-                elif line.startswith(b'{"type":"turn_started"'):
-                    n_prompts += 1
-                    event = None if title else from_record(_load_line(line))
-                    if isinstance(event, TurnStarted):
-                        title = " ".join(event.prompt.split())[:MAX_NAME]
+            title, n_prompts = _title(file)
             written_s = os.fstat(file.fileno()).st_mtime
-            return SessionInfo(header.id, name or title, header.cwd, written_s, n_lines, n_prompts)
     except OSError:
         return None
+    return SessionInfo(header.id, title, header.cwd, written_s, n_prompts)
+
+
+def _title(lines: Iterable[bytes]) -> tuple[str, int]:
+    """A session's last name, else its first prompt ("" without one), and how many prompts it has."""
+    first, name, n_prompts = "", "", 0
+    for line in lines:
+        if line.startswith(b'{"type":"session_named"'):
+            record = _load_line(line)
+            name = str(record.get("name", "")) if isinstance(record, dict) else name
+        elif line.startswith(b'{"type":"turn_started"'):
+            n_prompts += 1
+            event = None if first else from_record(_load_line(line))
+            if isinstance(event, TurnStarted):
+                first = " ".join(event.prompt.split())[:MAX_NAME]
+    return name or first, n_prompts
 
 
 def read_events(path: Path) -> list[AgentEvent]:

@@ -176,7 +176,7 @@ async def test_commands_change_theme_mode_and_model() -> None:
 
 
 async def test_every_command_does_what_it_says() -> None:
-    host = ScriptedHost(ScriptedAgent([answer("An answer")]), stored=[SessionInfo("s7", "Old work", "/", 0.0, 12)])
+    host = ScriptedHost(ScriptedAgent([answer("An answer")]), stored=[SessionInfo("s7", "Old work", "/", 0.0)])
     app = make_app(host=host)
     async with app.run_test(size=(100, 50)) as pilot:
         await settle(app, pilot)
@@ -239,7 +239,7 @@ async def test_selected_answer_text_is_copied_without_bullets_and_soft_line_ends
 
 
 async def test_resume_shows_a_list_and_replays_the_session_that_was_picked() -> None:
-    stored = [SessionInfo("s7", "Old work", "/", 0.0, 12), SessionInfo("s8", "Docs", "/", 0.0, 3)]
+    stored = [SessionInfo("s7", "Old work", "/", 0.0), SessionInfo("s8", "Docs", "/", 0.0)]
     host = ScriptedHost(ScriptedAgent(), stored=stored, events=[TurnStarted("earlier"), TurnFinished("done", "", 1)])
     app = make_app(host=host)
     async with app.run_test() as pilot:
