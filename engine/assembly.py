@@ -153,7 +153,6 @@ def cpu_schedules(
     n_threads: int,
     max_rows: int = 8,
     *,
-    order: str | None = None,
     proofs: Proofs | None = None,
 ) -> list[Schedule]:
     """Checked schedules for 1 .. max_rows rows (ScheduleError for one that must not run).
@@ -161,7 +160,7 @@ def cpu_schedules(
     Those that `proofs` knows were checked by an earlier process with the same checker.
     """
     plan = model_plan(config)
-    order = order or ("lean" if config.parallel_block else "shipped")
+    order = "lean" if config.parallel_block else "shipped"
     schedules = [build(plan, order=order, n_rows=n, n_processors=n_threads) for n in range(1, max_rows + 1)]
     prove(plan, schedules, proofs)
     return schedules

@@ -71,11 +71,6 @@ class CallScanner:
         """Whether no object and no array is open."""
         return self._phase == "outside" and not self._array_open
 
-    @property
-    def object_open(self) -> bool:
-        """Whether a call's object is open."""
-        return self._phase != "outside"
-
     def feed(self, char: str) -> None:
         """Read one character."""
         match self._phase:

@@ -85,13 +85,6 @@ class ChatTemplate:
             return None
         return [*prompt_ids, *reply, *self._encode(after[turn_end:], guard)]
 
-    def stable_prefix(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
-        """The ids that every conversation which begins with `messages` begins with (for warming a cache)."""
-        ids = self.render(messages, tools, generation_prompt=False)
-        other = self.render([*messages, Message("user", "?")], tools)
-        n = next((i for i, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b), min(len(ids), len(other)))
-        return ids[:n]
-
     def _turn_end(self, text: str) -> int | None:
         """Where the end marker of the last turn begins; None when the text does not end with a finished turn."""
         spans = self.tokenizer.find_markers(text)

@@ -125,14 +125,6 @@ class LocalChatModel:
         """Frees everything; the prefix cache is saved."""
         await asyncio.to_thread(self.engine.close)
 
-    async def warm(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> None:
-        """Computes what every conversation that begins with these messages begins with."""
-        ids = self.files.template.stable_prefix(messages, tools)
-        if ids:
-            async with aclosing(self.engine.stream(Request(tuple(ids), 1))) as events:
-                async for _ in events:
-                    pass
-
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Continue the conversation; raises EngineError for a request that cannot be served."""
         prompt_ids = await self._prompt_of(request)

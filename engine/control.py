@@ -196,7 +196,6 @@ class ControlPlane:
             job.pages = self._prefix.attach(ids)
             job.n_done = job.n_cached = job.pages.n_valid
             job.report_progress()
-            self.counters.n_admitted += 1
         try:
             end = self._cover_chunk(job, job.pages)
             self._compute(job, job.pages, end)

@@ -49,7 +49,6 @@ class ControlLimits:
 class ControlCounters:
     """Numbers for metrics and health checks."""
 
-    n_admitted: int = 0
     n_finished: int = 0
     n_restarts: int = 0
     n_preempted: int = 0

@@ -9,8 +9,7 @@ EngineError
 │   └── ContextOverflow   the prompt is longer than the context; carries both numbers
 ├── CapacityError         no pages or queue places left; worth retrying
 └── BackendError          the decode backend failed; the engine restarts it
-    ├── BackendUnavailable  this machine or build cannot run the backend that was asked for
-    └── BarrierTimeout    a bounded wait expired; names processor, task, counter, seen, wanted
+    └── BackendUnavailable  this machine or build cannot run the backend that was asked for
 """
 
 
@@ -57,7 +56,3 @@ class BackendError(EngineError):
 
 class BackendUnavailable(BackendError):
     """This machine or build cannot run the backend that was asked for."""
-
-
-class BarrierTimeout(BackendError):
-    """A bounded wait expired."""

@@ -14,6 +14,9 @@ from . import _native
 from .control_parts import AtLayer, Prefill
 from .kv_cache import SequencePages
 
+FEW_TOKENS = 24
+SHORT_TOKENS = 128
+
 
 class NativePrefill:
     """`control.Prefill` over a CPU backend whose schedules end before the head: up to 8 tokens are the rows of a step.
@@ -44,18 +47,14 @@ class NativePrefill:
 class HybridPrefill:
     """Torch, except for prompts of which so little is left that the native backend is faster.
 
-    That is `few_tokens` always (torch reads all matrices as fp32 for them) and `short_tokens` as long as torch is cold,
+    That is `FEW_TOKENS` always (torch reads all matrices as fp32 for them) and `SHORT_TOKENS` as long as torch is cold,
     as after a restart, when most of a prompt comes from disk. Torch is imported for the first longer prompt: a process
     that never has one starts 1.2 s of CPU time earlier.
     """
 
-    def __init__(
-        self, make_torch: Callable[[], Prefill], native: NativePrefill, few_tokens: int = 24, short_tokens: int = 128
-    ) -> None:
+    def __init__(self, make_torch: Callable[[], Prefill], native: NativePrefill) -> None:
         self.native = native
         self._make_torch = make_torch
-        self._few_tokens = few_tokens
-        self._short_tokens = short_tokens
         self._is_warm = False
 
     @cached_property
@@ -65,7 +64,7 @@ class HybridPrefill:
 
     def __call__(self, ids: Sequence[int], begin: int, end: int, pages: SequencePages, at_layer: AtLayer) -> None:
         """Computes tokens [begin, end)."""
-        if len(ids) - 1 - begin <= (self._few_tokens if self._is_warm else self._short_tokens):
+        if len(ids) - 1 - begin <= (FEW_TOKENS if self._is_warm else SHORT_TOKENS):
             self.native(ids, begin, end, pages, at_layer)
             return
         self.torch(ids, begin, end, pages, at_layer)

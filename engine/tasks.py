@@ -134,9 +134,9 @@ def split_tasks(opcode: int, layer: int, n_items: int, n_splits: int, *, flags: 
     return tasks
 
 
-def claimer_tasks(opcode: int, layer: int, n: int, *, n_splits: int = 1, flags: int = 0, n_rows: int = 0) -> Tasks:
+def claimer_tasks(opcode: int, layer: int, n: int, *, n_splits: int = 1, n_rows: int = 0) -> Tasks:
     """`n` tasks that claim items from one queue until it is empty."""
-    tasks = make_tasks(opcode, layer, n, flags=flags, n_rows=n_rows)
+    tasks = make_tasks(opcode, layer, n, n_rows=n_rows)
     tasks["n_splits"] = n_splits
     return tasks
 

@@ -31,7 +31,7 @@ class BlockWork(Turn):
 
     may_count = False
 
-    def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
+    def __init__(self, core: Core, number: int, prompt: str, later_steps: Sequence[str]) -> None:
         super().__init__(core, number, prompt, later_steps)
         self._prompt = prompt
         self._sampling = core.sampling

@@ -14,6 +14,7 @@ from pathlib import Path
 
 MAX_FILES = 200_000
 MAX_HISTORY = 1000
+MAX_MATCHES = 8
 FILES_FRESH_S = 10.0
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox"}
 _MENTION = re.compile(r"""(?<![A-Za-z0-9_@.+/-])@(?:"([^"]*)|'([^']*)|([^\s@"']*))$""")
@@ -73,10 +74,10 @@ def no_such_command(name: str, own: Sequence[SlashCommand] = ()) -> str:
     return f"there is no command /{name}; " + (f"did you mean /{close[0]}?" if close else "/help lists them")
 
 
-def commands_help(commands: Sequence[SlashCommand], width: int = 0) -> str:
+def commands_help(commands: Sequence[SlashCommand]) -> str:
     """The commands and what they do, one a line."""
     names = [f"/{command.name} {command.argument}".rstrip() for command in commands]
-    width = width or max(map(len, names))
+    width = max(map(len, names))
     lines = (f"  {name:<{width}}  {c.summary}" for name, c in zip(names, commands, strict=True))
     return "Commands\n" + "\n".join(lines)
 
@@ -139,11 +140,11 @@ def _walk(root: Path) -> Iterator[str]:
                 return
 
 
-def fuzzy_paths(query: str, paths: Sequence[str], limit: int = 8) -> list[str]:
-    """The best matches first: file names that begin with, then contain, the query; then paths; then subsequences."""
+def fuzzy_paths(query: str, paths: Sequence[str]) -> list[str]:
+    """The best few: file names that begin with, then contain, the query; then paths; then subsequences."""
     wanted = query.lower()
     if not wanted:
-        return sorted(paths[:2000], key=lambda path: (path.count("/"), path))[:limit]
+        return sorted(paths[:2000], key=lambda path: (path.count("/"), path))[:MAX_MATCHES]
     loose = re.compile(".*?".join(map(re.escape, wanted)), re.DOTALL)
     ranked: list[tuple[int, int, str]] = []
     for path in paths:
@@ -153,7 +154,7 @@ def fuzzy_paths(query: str, paths: Sequence[str], limit: int = 8) -> list[str]:
         name = lowered.rpartition("/")[2]
         rank = 0 if name.startswith(wanted) else 1 if wanted in name else 2 if wanted in lowered else 3
         ranked.append((rank, len(path), path))
-    return [path for _, _, path in sorted(ranked)[:limit]]
+    return [path for _, _, path in sorted(ranked)[:MAX_MATCHES]]
 
 
 class PathFinder:

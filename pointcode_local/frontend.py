@@ -110,11 +110,6 @@ class EngineView:
     drafted_tokens: int = 0  # tried ahead by speculation; 0: none so far
     accepted_tokens: int = 0
 
-    @property
-    def speed_of_light(self) -> float:
-        """Steps a second that the memory would allow; 0 not known."""
-        return self.ceiling_bytes_per_s / self.step_bytes if self.step_bytes else 0.0
-
 
 OnProgress = Callable[[Progress], None]
 

@@ -207,10 +207,9 @@ async def run_headless(
     output_format: Format,
     output: Output,
     told: StderrLines,
-    now: Callable[[], float] = time.monotonic,
 ) -> int:
     """Play `prompt` and print; returns the exit code. SIGINT, SIGTERM and a reader that goes away cancel the turn."""
-    report = Report(session_id, now())
+    report = Report(session_id, time.monotonic())
     restore = _cancel_on_signals(agent)
     try:
         async with aclosing(agent.run(prompt)) as events:
@@ -228,7 +227,7 @@ async def run_headless(
     end = report.end
     if end is not None and end.outcome not in ("done", "error"):  # an error was told when it happened
         told.line(printable(f"{end.outcome}: {end.error or _hint(end.outcome)}"))
-    result = report.result(now() - report.started_s)
+    result = report.result(time.monotonic() - report.started_s)
     if speed := speed_line(result["usage"]):
         told.line(speed)
     if output_format == "text":

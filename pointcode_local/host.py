@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +63,6 @@ class AppHost:
         *,
         interactive: bool,
         open_model: Callable[..., Any] = open_model,
-        now: Callable[[], float] = time.time,
         adapter: ToolAdapter | None = None,
     ) -> None:
         self._setup = setup
@@ -72,7 +70,7 @@ class AppHost:
         self._interactive = interactive
         self._open_model = open_model
         self._adapter = adapter
-        self._store = SessionStore(setup.places.state / "sessions", now)
+        self._store = SessionStore(setup.places.state / "sessions")
         self._model: ChatModel | None = None
         self._log: SessionLog | None = None
         self._agent: Agent | None = None

@@ -100,6 +100,7 @@ class PlainStream:
         return self._show(held)
 
 
+TAB_CELLS = 4
 MAX_LINE = 10_000  # characters of one line of an answer that are shown
 _ONE_LINE = 20_000  # characters that `one_line` looks at
 
@@ -153,11 +154,6 @@ def clip(text: str, width: int) -> str:
         return text
     pieces = chop_cells(text, width - 1) if width > 1 else []
     return (pieces[0] if pieces else "") + "…"
-
-
-def wrap_cells(text: str, width: int) -> list[str]:
-    """`text` (one line) chopped into pieces of at most `width` cells; never empty."""
-    return chop_cells(text, max(2, width)) or [""]
 
 
 def short_count(n: int) -> str:
@@ -283,9 +279,9 @@ def tail_lines(text: str, n: int) -> list[str]:
     return text[start + 1 : end].split("\n") if end else []
 
 
-def expand_tabs(text: str, size: int = 4) -> str:
+def expand_tabs(text: str) -> str:
     """Tabs to spaces, so that columns can be counted."""
-    return text.expandtabs(size) if "\t" in text else text
+    return text.expandtabs(TAB_CELLS) if "\t" in text else text
 
 
 def shown_lines(text: str) -> Iterator[str]:

@@ -39,7 +39,6 @@ from pointcode_local.verdict import Decision, Policy
 
 log = logging.getLogger(__name__)
 INTERRUPTED = "[interrupted by the user before it ended; it may have done part of its work]"
-NOBODY = "Nobody is there to answer. Decide yourself, and say in your answer what you assumed."
 MAX_PARTIAL_CHARS = 20_000
 STOP_TIMEOUT_S = 2.0
 

@@ -48,16 +48,6 @@ class Word:
     raw: str
     has_glob: bool = False
 
-    @property
-    def is_plain(self) -> bool:
-        """Written without any quoting or glob."""
-        return self.text == self.raw and not self.has_glob
-
-    @property
-    def starts_with_tilde(self) -> bool:
-        """An unquoted `~` leads: the shell replaces it."""
-        return self.raw.startswith("~")
-
 
 @dataclass(frozen=True, slots=True)
 class Simple:

@@ -13,7 +13,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -76,11 +76,10 @@ class _TooMuchError(Exception):
 class TreeWatch:
     """Looks over one workspace. Not for two commands at a time."""
 
-    def __init__(self, root: Path, excluded: Iterable[Path] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: Path, excluded: Iterable[Path] = ()) -> None:
         """`excluded`: folders that change by themselves, such as those of this program's own files."""
         self._root = root
         self._excluded = tuple(f"{os.path.realpath(path)}/" for path in excluded)
-        self._clock = clock
         self._kept: dict[str, tuple[_State, int]] = {}  # by path: where its bytes begin in the pack, -1 for nowhere
         self._folders: set[str] = set()  # of the last look
         self._folders_before: set[str] = set()  # of the one before
@@ -97,7 +96,7 @@ class TreeWatch:
             self._is_ready = False
             if self._n_failures >= MAX_FAILURES:
                 return False
-            until_s = self._clock() + MAX_LOOK_S
+            until_s = time.monotonic() + MAX_LOOK_S
             try:
                 present = self._look(until_s)
                 if self._used_bytes > MAX_KEPT_BYTES:  # most of it is of earlier contents
@@ -118,7 +117,7 @@ class TreeWatch:
             if not self._is_ready:
                 return TreeChanges((), is_whole=False)
             try:
-                present = self._look(self._clock() + MAX_LOOK_S)
+                present = self._look(time.monotonic() + MAX_LOOK_S)
                 differ = [path for path in {**self._kept, **present} if self._differs(path, present)]
                 if len(differ) > MAX_CHANGES:
                     return TreeChanges((), is_whole=False)
@@ -149,7 +148,7 @@ class TreeWatch:
             if stat.S_ISREG(info.st_mode) and not path.startswith(self._excluded):
                 mode = stat.S_IMODE(info.st_mode)
                 found[path] = _State(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, mode)
-            if len(found) > MAX_FILES or self._clock() > until_s:
+            if len(found) > MAX_FILES or time.monotonic() > until_s:
                 raise _TooMuchError
         return found
 
@@ -161,7 +160,7 @@ class TreeWatch:
         self._kept[path] = state, -1
         if state.size > MAX_FILE_BYTES:
             return
-        if self._clock() > until_s or self._used_bytes + state.size > 2 * MAX_KEPT_BYTES:
+        if time.monotonic() > until_s or self._used_bytes + state.size > 2 * MAX_KEPT_BYTES:
             del self._kept[path]
             raise _TooMuchError
         try:

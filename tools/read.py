@@ -32,9 +32,6 @@ class ReadTool(BaseTool):
         ("path",),
     )
 
-    def __init__(self, max_page_chars: int = MAX_PAGE_CHARS) -> None:
-        self.max_page_chars = max_page_chars
-
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         workspace: Workspace = context.workspace
         place = context.place(arguments["path"])
@@ -47,21 +44,22 @@ class ReadTool(BaseTool):
         limit = arguments.get("limit", DEFAULT_LIMIT)
         if limit < 1:
             raise ToolError("limit must be at least 1")
-        body, end = self._page(file, first, min(first + limit, file.n_lines + 1))
+        body, end = _page(file, first, min(first + limit, file.n_lines + 1))
         workspace.note_seen(place.path, data, first, end)
         return ToolResult(body + _notice(file, first, end))
 
-    def _page(self, file: FileText, first: int, stop: int) -> tuple[str, int]:
-        """The numbered lines from `first`, and the number of the line that would come next."""
-        shown: list[str] = []
-        used = 0
-        for number in range(first, stop):
-            line = f"{number}\t{clip(visible(file.line(number)))}\n"
-            if shown and used + len(line) > self.max_page_chars:
-                return "".join(shown), number
-            shown.append(line)
-            used += len(line)
-        return "".join(shown), stop
+
+def _page(file: FileText, first: int, stop: int) -> tuple[str, int]:
+    """The numbered lines from `first`, and the number of the line that would come next."""
+    shown: list[str] = []
+    used = 0
+    for number in range(first, stop):
+        line = f"{number}\t{clip(visible(file.line(number)))}\n"
+        if shown and used + len(line) > MAX_PAGE_CHARS:
+            return "".join(shown), number
+        shown.append(line)
+        used += len(line)
+    return "".join(shown), stop
 
 
 def _first_line(file: FileText, place: Place, offset: int) -> int:

@@ -86,7 +86,6 @@ class MapStore:
     def __init__(self, root: Path, cache: Path) -> None:
         self.root = root
         self.folder = cache / "maps" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        self._process: asyncio.subprocess.Process | None = None
 
     async def refresh(self) -> RepoMap | None:
         """Bring the map up to date and read it; None when there is none. Cancelling ends the process."""

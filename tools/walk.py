@@ -181,8 +181,8 @@ def _walk(
             yield from _walk(entry.path, name + "/", chain, deeper, with_ignored, skipped)
 
 
-def files(base: Path, root: Path, *, skipped: frozenset[str] = ALWAYS_SKIPPED) -> Iterator[Entry]:
+def files(base: Path, root: Path) -> Iterator[Entry]:
     """Regular files below `base` that a search sees."""
-    for entry in walk(base, root, skipped=skipped):
+    for entry in walk(base, root):
         if entry.is_file:
             yield entry

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,11 +204,3 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             out.append((first, end))
     return out
-
-
-def parents_up_to(path: Path, root: Path) -> Iterator[Path]:
-    """`path`'s folders from its parent up to and including `root`."""
-    for parent in path.parents:
-        yield parent
-        if parent == root:
-            return

@@ -56,12 +56,12 @@ class Plan:
         yield from ((batch, context) for batch in self.batches for context in self.contexts)
 
 
-def measure_megakernel(plan: Plan, order: str = ORDER, say: Callable[[str], None] = print) -> list[DecodePoint]:
+def measure_megakernel(plan: Plan, say: Callable[[str], None] = print) -> list[DecodePoint]:
     """Decode speed of the megakernel at every point; raises BackendError where it cannot run."""
     require_megakernel(plan.config)
     with freed():
         model = random_model(plan.config, DEVICE)
-        return _measure_megakernel(model, plan, order, say)
+        return _measure_megakernel(model, plan, ORDER, say)
 
 
 def _measure_megakernel(model: DeviceModel, plan: Plan, order: str, say: Callable[[str], None]) -> list[DecodePoint]:
@@ -359,7 +359,7 @@ def _measure(arguments: argparse.Namespace, plan: Plan, say: Callable[[str], Non
     if arguments.trace is not None:
         trace_megakernel(plan, arguments.trace, say)
         return {"trace": str(arguments.trace)}
-    ours = measure_megakernel(plan, say=say)
+    ours = measure_megakernel(plan, say)
     baseline = [] if arguments.no_baseline else measure_baseline(plan, say)
     for a, b in zip(ours, baseline, strict=False):
         ratio = a.tokens_per_s.median / b.tokens_per_s.median

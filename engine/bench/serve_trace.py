@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _AGENT_FILE = Path(__file__).with_name("agent_trace.json")
+_AGENT_TOKENS = 64  # the longest answer of a turn
 _RULES = (
     "You answer questions about a program. Be exact and brief. Name the file and the line when you know them. "
     "Say when you do not know. Never invent a function that is not there. Prefer the standard library. "
@@ -61,7 +62,7 @@ def shared_prefix(
     return sessions
 
 
-def agent(n_sessions: int, gap_s: float, max_tokens: int = 64, n_turns: int = 0) -> list[Session]:
+def agent(n_sessions: int, gap_s: float, n_turns: int = 0) -> list[Session]:
     """`n_sessions` copies of the recorded conversation, each about a file of its own, that begin `gap_s` apart.
 
     `n_turns`: only the first turns of each; 0: all.
@@ -72,6 +73,6 @@ def agent(n_sessions: int, gap_s: float, max_tokens: int = 64, n_turns: int = 0)
         text = json.dumps(recorded["messages"]).replace("app.py", f"app{i}.py")
         messages: list[dict[str, Any]] = json.loads(text)
         tools = tuple(recorded["tools"])
-        turns = tuple(Turn(tuple(messages[:n]), max_tokens, tools) for n in recorded["turns"][: n_turns or None])
+        turns = tuple(Turn(tuple(messages[:n]), _AGENT_TOKENS, tools) for n in recorded["turns"][: n_turns or None])
         sessions.append(Session(i * gap_s, turns))
     return sessions

@@ -79,8 +79,6 @@ def megakernel_backend(
     kv: KvCache,
     schedules: Sequence[Schedule],
     context_tokens: int,
-    *,
-    wait_limit_ms: int = 10_000,
 ) -> _native.MegakernelBackend:
     """The native backend; it keeps the weights and the cache alive. The pages of `kv` are in fragment order."""
     config = model.config
@@ -94,7 +92,6 @@ def megakernel_backend(
         model.embed.data.data_ptr(),
         [(s.tasks, s.offsets, s.n_splits, s.n_queues, _counters(s), list(s.wave_names)) for s in schedules],
         pages_for(context_tokens) + 1,
-        wait_limit_ms=wait_limit_ms,
         owners=(model, kv),
     )
 

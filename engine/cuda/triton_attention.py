@@ -99,12 +99,10 @@ def _attention_kernel(
     tl.store(at, (acc / total[:, None]).to(out.dtype.element_ty), mask=(token < n)[:, None])
 
 
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float, tiling: Tiling | None = None
-) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int, scale: float) -> torch.Tensor:
     """(T, H, C) of q (T, H, C) over k and v (S, G, C), contiguous bf16; `window` as in attention.attend."""
     n, heads, dims = q.shape
-    tiling = tiling or (WINDOW if window else EVERYTHING)
+    tiling = WINDOW if window else EVERYTHING
     groups = k.shape[1]
     out = torch.empty_like(q)
     queries, keys = [tiling.queries, dims], [tiling.keys, dims]

@@ -68,7 +68,6 @@ def _from_hf(values: Mapping[str, object]) -> ModelConfig:
     layers = _layers(fields)
     hidden, n_heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     rms = values.get("rms_norm_eps") is not None
-    bos = fields.ids("bos_token_id")
     return ModelConfig(
         family="cohere2_moe",
         hidden=hidden,
@@ -91,7 +90,6 @@ def _from_hf(values: Mapping[str, object]) -> ModelConfig:
         norm_topk=softmax or bool(values.get("norm_topk_prob", DEFAULT_NORM_TOPK)),
         softmax_router=softmax,
         logit_scale=fields.number("logit_scale", DEFAULT_LOGIT_SCALE),
-        bos_id=bos[0] if bos else None,
         eos_ids=fields.ids("eos_token_id"),
     )
 

@@ -65,8 +65,8 @@ class LayerSpec:
 class ModelConfig:
     """Sizes and constants of a model; the fields mean what they mean in csrc/model_shape.h.
 
-    `window` counts keys including the current one (0: no layer slides). `eos_ids` and `bos_id` are what the model's
-    own files state. `attention_bias` is a bias on q, k and v.
+    `window` counts keys including the current one (0: no layer slides). `eos_ids` are what the model's own files
+    state. `attention_bias` is a bias on q, k and v.
     """
 
     family: str
@@ -90,7 +90,6 @@ class ModelConfig:
     softmax_router: bool = False
     attention_bias: bool = False
     logit_scale: float = 1.0
-    bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
 
     @property

@@ -98,7 +98,6 @@ def dense_config_from_hf(values: Mapping[str, object], family: str, *, attention
     fields.only("mlp_bias", False)
     hidden, n_heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     layer = LayerSpec(rope=True, sliding=False, moe=False, intermediate=fields.count("intermediate_size"))
-    bos = fields.ids("bos_token_id")
     return ModelConfig(
         family=family,
         hidden=hidden,
@@ -112,7 +111,6 @@ def dense_config_from_hf(values: Mapping[str, object], family: str, *, attention
         max_positions=fields.count("max_position_embeddings", 2048),
         tied=bool(values.get("tie_word_embeddings", False)),
         attention_bias=attention_bias,
-        bos_id=bos[0] if bos else None,
         eos_ids=fields.ids("eos_token_id"),
     )
 
@@ -133,7 +131,6 @@ def dense_config_from_gguf(
     fields.only(f"{family}.rope.dimension_count", head_dim)
     intermediate = fields.count(f"{family}.feed_forward_length")
     layer = LayerSpec(rope=True, sliding=False, moe=False, intermediate=intermediate)
-    bos = fields.ids("tokenizer.ggml.bos_token_id")
     return ModelConfig(
         family=family,
         hidden=hidden,
@@ -148,6 +145,5 @@ def dense_config_from_gguf(
         tied=bool(metadata.get("pointcode.tied")),
         attention_bias=attention_bias,
         rope_interleaved=rope_interleaved,
-        bos_id=bos[0] if bos else None,
         eos_ids=fields.ids("tokenizer.ggml.eos_token_id"),
     )

@@ -24,10 +24,10 @@ _SIDES_GAP = 2  # cells between the left and the right part
 MIN_TIMED_TOKENS = 8  # the speed of a shorter reply is noise
 
 
-def bar(part: float, cells: int = _BAR_CELLS) -> str:
-    """A progress bar of `cells` cells for 0 ≤ part ≤ 1."""
-    full = round(max(0.0, min(1.0, part)) * cells)
-    return "━" * full + "─" * (cells - full)
+def bar(part: float) -> str:
+    """A progress bar for 0 ≤ part ≤ 1."""
+    full = round(max(0.0, min(1.0, part)) * _BAR_CELLS)
+    return "━" * full + "─" * (_BAR_CELLS - full)
 
 
 def prefill_text(prefill: PrefillChanged) -> str:

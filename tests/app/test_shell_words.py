@@ -45,7 +45,7 @@ def test_bash_gives_the_words_that_the_small_reader_gives(parts: list[str]) -> N
     if (
         isinstance(plain, Unsure)
         or len(plain) != 1
-        or any(word.has_glob or word.starts_with_tilde for word in plain[0].words)
+        or any(word.has_glob or word.raw.startswith("~") for word in plain[0].words)
     ):
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -172,14 +172,6 @@ def test_tools_are_described_in_the_system_message_where_the_template_knows_none
     assert "# Tools" in text_of(template, template.render(TALK[1:2], [READ]))
 
 
-def test_the_warm_prefix_is_shared_by_every_conversation(templates: dict[Family, ChatTemplate]) -> None:
-    for template in templates.values():
-        prefix = template.stable_prefix(TALK[:1], [READ])
-        assert "Be brief." in text_of(template, prefix)
-        for question in ("Read ä.py", "x"):
-            assert template.render([TALK[0], Message("user", question)], [READ])[: len(prefix)] == prefix
-
-
 def test_thinking_can_be_switched_off_by_a_variable(templates: dict[Family, ChatTemplate]) -> None:
     on = templates["cohere2_moe"]
     off = ChatTemplate(on.source, on.tokenizer, {"reasoning": False})

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn, cast
 
@@ -223,16 +222,6 @@ def test_more_tools_than_the_context_holds_are_refused_before_their_schemas_are_
     many = tuple(replace(TOOLS[0], name=f"tool{n}") for n in range(600))
     with pytest.raises(ContextOverflow, match=f"the context holds {model.context_tokens} with the answer"):
         ask(model, ChatRequest(HELLO, many, max_tokens=5))
-
-
-def test_warming_puts_the_stable_prefix_into_the_cache(tmp_path: Path) -> None:
-    model = open_chat_model(make_tiny("qwen2", tmp_path / "tiny"), OPTIONS)
-    system = Message("system", "rules " * 60)
-    asyncio.run(model.warm((system,)))
-    deltas = ask(model, ChatRequest((system, Message("user", "hi")), max_tokens=2))
-    cached = end_of(deltas).usage.cached_tokens
-    assert cached >= 128
-    asyncio.run(model.aclose())
 
 
 def test_the_authors_sampling_is_used_for_large_models_only(any_model: LocalChatModel) -> None:

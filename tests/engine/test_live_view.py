@@ -59,7 +59,7 @@ def test_what_the_memory_gives_is_measured_once(files: ModelFiles) -> None:
         asyncio.run(watch.measure(model))
         first = watch.view(model)
         asyncio.run(watch.measure(model))
-        assert first is not None and first.ceiling_bytes_per_s > 0 and first.speed_of_light > 0
+        assert first is not None and first.ceiling_bytes_per_s > 0
         assert watch.view(model) == first
 
 
