@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -31,6 +30,9 @@ from .types import Message, ToolSpec
 _GUARDS = range(0xE000, 0xF8FF)  # Unicode's private use area
 _MAX_DEPTH = 100  # of arguments; templates and JSON walk them with a stack of their own
 _REMEMBERED_PREFIXES = 64  # replies whose exact ids are kept
+# What a template raises on purpose, and what its expressions may raise for values that it did not expect.
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+                    MemoryError)  # fmt: skip
 
 
 class ChatTemplate:
@@ -46,7 +48,7 @@ class ChatTemplate:
         self._variables = dict(variables or {})
         try:
             self._template = _environment().from_string(source)
-        except TemplateError as error:
+        except (TemplateError, RecursionError) as error:
             raise ModelError(f"the chat template does not compile: {error}") from error
         self.knows_tools = self._probe_tools()
 
@@ -122,7 +124,7 @@ class ChatTemplate:
                 eos_token=self.tokenizer.eos_token,
                 **self._variables,
             )
-        except (TemplateError, SecurityError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except _TEMPLATE_FAULTS as error:
             raise RequestError(f"the model's chat template refused the messages: {error}") from error
 
     def _free_guard(self, values: object) -> str:
@@ -224,11 +226,15 @@ def template_of_folder(folder: Path, tokenizer: Tokenizer, **variables: object) 
     """The template of a model folder: chat_template.jinja, or else `chat_template` in tokenizer_config.json."""
     file = folder / "chat_template.jinja"
     if file.exists():
-        return ChatTemplate(file.read_text(encoding="utf-8"), tokenizer, variables)
+        try:
+            return ChatTemplate(file.read_text(encoding="utf-8"), tokenizer, variables)
+        except (OSError, UnicodeError) as error:
+            raise ModelError(f"cannot read {file}: {error}") from error
     settings_path = folder / "tokenizer_config.json"
     stated = read_json_object(settings_path).get("chat_template") if settings_path.exists() else None
     if isinstance(stated, list):  # several named templates
-        named = {t.get("name"): t.get("template") for t in cast("list[dict[str, object]]", stated)}
+        tables = [cast("dict[str, object]", t) for t in cast("list[object]", stated) if isinstance(t, dict)]
+        named = {str(t.get("name")): t.get("template") for t in tables}
         stated = named.get("tool_use", named.get("default"))
     if not isinstance(stated, str):
         raise ModelError(f"{folder} has no chat template (chat_template.jinja or tokenizer_config.json)")

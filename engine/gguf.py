@@ -25,6 +25,7 @@ _TENSOR_FORMATS = {
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_MAX_DEPTH = 8  # of arrays of arrays
 _KEPT_HEADERS = 4  # 5 MB each
 
 
@@ -70,7 +71,9 @@ def _read_header(data: Bytes, path: Path) -> _Header:
     n_tensors, n_fields = cast("int", cursor.scalar("Q")), cast("int", cursor.scalar("Q"))
     metadata = {cursor.string(): cursor.value(cast("int", cursor.scalar("I"))) for _ in range(n_fields)}
     entries = [_tensor_entry(cursor) for _ in range(n_tensors)]
-    alignment = cast("int", metadata.get("general.alignment", 32))
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ModelError(f"{path}: general.alignment is {alignment!r}: the file is damaged")
     return metadata, entries, -(-cursor.offset // alignment) * alignment
 
 
@@ -103,23 +106,24 @@ class _Cursor:
     def string(self) -> str:
         return self.take(int.from_bytes(self.take(8), "little")).decode("utf-8", "replace")
 
-    def value(self, type_id: int) -> object:
+    def value(self, type_id: int, depth: int = 0) -> object:
         if type_id in _SCALARS:
             return self.scalar(_SCALARS[type_id])
         if type_id == _STRING:
             return self.string()
-        if type_id == _ARRAY:
-            return self._array()
-        raise ModelError(f"{self._path}: metadata type {type_id} is unknown")
+        if type_id == _ARRAY and depth < _MAX_DEPTH:
+            return self._array(depth)
+        what = "is nested too deep" if type_id == _ARRAY else "is unknown"
+        raise ModelError(f"{self._path}: metadata type {type_id} {what}")
 
-    def _array(self) -> list[object]:
+    def _array(self, depth: int) -> list[object]:
         item, length = cast("int", self.scalar("I")), cast("int", self.scalar("Q"))
         if item in _SCALARS:
             code = _SCALARS[item]
             return list(struct.unpack(f"<{length}{code}", self.take(length * struct.calcsize("<" + code))))
         if item == _STRING:
             return list(self._strings(length))
-        return [self.value(item) for _ in range(length)]
+        return [self.value(item, depth + 1) for _ in range(length)]
 
     def _strings(self, n: int) -> Iterator[str]:
         """n strings. Written out, because vocabularies have hundreds of thousands."""

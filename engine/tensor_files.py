@@ -145,7 +145,7 @@ def _raw_tensor(name: str, entry: object, data: Bytes, first: int, path: Path) -
     try:
         shape = tuple(int(n) for n in cast("list[int]", fields["shape"]))
         begin, end = (int(n) for n in cast("list[int]", fields["data_offsets"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{path}: the header's entry of {name} is damaged: {entry!r}") from error
     size = data.size - first
     if not 0 <= begin <= end <= size or end - begin != tensor_bytes(format, shape):

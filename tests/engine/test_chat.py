@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,38 @@ def test_the_jinja_file_wins_over_the_tokenizer_config(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ModelError, match="no chat template"):
         template_of_folder(tmp_path, tokenizer)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 / 0 }}",
+        "{{ 10.0 ** 10000 }}",
+        "{{ messages[9].content.x }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_a_template_that_breaks_down_refuses_the_messages(source: str, templates: dict[Family, ChatTemplate]) -> None:
+    template = ChatTemplate(source, templates["qwen2"].tokenizer)
+    assert not template.knows_tools
+    with pytest.raises(RequestError, match="refused the messages"):
+        template.render([Message("user", "x")])
+
+
+def test_a_damaged_template_of_a_folder_is_named(tmp_path: Path) -> None:
+    write_tokenizer("llama", tmp_path)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{ messages }}")
+    with pytest.raises(ModelError, match=r"cannot read .*chat_template\.jinja"):
+        template_of_folder(tmp_path, tokenizer)
+    (tmp_path / "chat_template.jinja").write_text("{{ (" * 5000)
+    with pytest.raises(ModelError, match="compile"):
+        template_of_folder(tmp_path, tokenizer)
+    (tmp_path / "chat_template.jinja").unlink()
+    for stated in ([1], [{"name": ["default"], "template": "x"}], 5):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": stated}))
+        with pytest.raises(ModelError, match="no chat template"):
+            template_of_folder(tmp_path, tokenizer)
 
 
 def test_generation_blocks_are_plain_text(templates: dict[Family, ChatTemplate]) -> None:

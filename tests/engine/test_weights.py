@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pointcode_local.engine.gguf import read_gguf
 from pointcode_local.engine.model_files import open_model
 from pointcode_local.engine.models.fields import dense_config_from_gguf
 from pointcode_local.engine.models.reference import TorchModel, full_logits
-from pointcode_local.engine.tensor_files import BLOCK, row_bytes_of
+from pointcode_local.engine.tensor_files import BLOCK, read_safetensors, row_bytes_of
 from pointcode_local.engine.weights import WeightFormat, WeightKind, open_weights
 
 from .tiny_gguf import GgufFamily, make_tiny_gguf
@@ -210,6 +211,36 @@ def test_a_cut_file_is_refused_not_crashed_on(keep: int, tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ModelError):
         open_weights(path)
+
+
+def gguf_with(type_id: int, value: bytes, name: bytes = b"general.alignment") -> bytes:
+    """A GGUF file of one metadata field and no tensor."""
+    field = struct.pack("<Q", len(name)) + name + struct.pack("<I", type_id) + value
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + field
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (gguf_with(4, struct.pack("<I", 0)), "alignment is 0"),
+        (gguf_with(5, struct.pack("<i", -32)), "alignment is -32"),
+        (gguf_with(6, struct.pack("<f", 1.5)), "alignment is 1.5"),
+        (gguf_with(8, struct.pack("<Q", 1) + b"x"), "alignment is 'x'"),
+        (gguf_with(9, struct.pack("<IQ", 9, 1) * 5000 + struct.pack("<IQ", 4, 0), b"k"), "nested too deep"),
+    ],
+)
+def test_metadata_that_no_gguf_file_can_have_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ModelError, match=words):
+        read_gguf(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("number", ["1e999", "Infinity", "NaN", "[]", "null"])
+def test_a_size_that_is_no_number_is_refused(number: str, tmp_path: Path) -> None:
+    header = b'{"a": {"dtype": "F32", "shape": [%s], "data_offsets": [0, 4]}}' % number.encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ModelError, match="the header's entry of a is damaged"):
+        read_safetensors(tmp_path / "m.safetensors")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
