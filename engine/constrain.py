@@ -276,8 +276,14 @@ class MaskWorker:
                 self._thread = threading.Thread(target=self._run, name="engine-masks", daemon=True)
                 self._thread.start()
 
+    def add_row(self, request: int, row: int, state: GrammarState) -> None:
+        """The same for another row of a request, unless the request has ended meanwhile."""
+        with self._lock:
+            if request in self._states:
+                self._states[row] = state
+
     def remove(self, request: int) -> None:
-        """The request has ended."""
+        """The request, or the row, has ended."""
         with self._lock:
             self._states.pop(request, None)
 

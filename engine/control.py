@@ -188,6 +188,7 @@ class ControlPlane:
         self._ready = [job for job in self._ready if job not in dropped]
         for job in [*self._waiting.take_cancelled(), *dropped]:
             job.release()
+            self._starved = False  # there are more pages now, or it was the one that wanted them
 
     def _advance(self, job: Job) -> None:
         """One chunk of the job's prompt; makes it ready after the last."""

@@ -136,12 +136,12 @@ class Engine:
 
         def move(output: Sequence[int]) -> tuple[int, GrammarState | None]:
             row = next(self._numbers)
+            rows.append(row)  # first: what is added for it below is removed with it, or not added any more
             self._hub.alias(number, row)
             moved = state.replayed(output) if state is not None else None
             if moved is not None:
                 states.append(moved)
-                self._masks.add(row, moved)
-            rows.append(row)
+                self._masks.add_row(number, row, moved)
             return row, moved
 
         if state is not None:

@@ -167,6 +167,44 @@ def test_cancelling_a_request_that_left_the_batch_frees_it(files: ModelFiles) ->
         asyncio.run(main(engine))
 
 
+def test_when_a_request_that_waits_for_pages_is_cancelled_the_next_one_does_not_wait_for_them(
+    files: ModelFiles,
+) -> None:
+    holds, n_pages = Holds([80]), 8
+
+    async def main(engine: Engine) -> None:
+        holds.watch(engine)
+        assert engine.stats().pages[0].total == n_pages
+        running = asyncio.ensure_future(collect(engine, Request(prompt(1, 70), 250)))  # five pages, once for all
+        await until(holds.reached.is_set)  # it goes on when the control thread wants the batch
+        large = asyncio.ensure_future(collect(engine, Request(prompt(2, 300), 50)))
+        await until(lambda: engine._control._starved)
+        small = asyncio.ensure_future(collect(engine, Request(prompt(3, 10), 3)))
+        await until(lambda: engine.stats().n_waiting == 2)
+        large.cancel()
+        assert (await small)[1].reason == "length"
+        await running
+
+    with opened(files) as engine:
+        geometry = engine._parts.kv.geometry
+    n_bytes = n_pages * (geometry.page_bytes(0) + geometry.page_bytes(1))
+    with opened(files, replace(OPTIONS, kv_bytes=n_bytes), hooked(files, holds)) as engine:
+        asyncio.run(main(engine))
+
+
+def test_a_row_that_leaves_the_batch_after_its_request_has_ended_keeps_no_grammar(files: ModelFiles) -> None:
+    """Whoever reads may close the stream while the control thread takes the row out of the batch."""
+    with opened(files) as engine:
+        grammars = engine._parts.grammars
+        assert grammars is not None
+        state = grammars.compile(Grammar("json_schema", SCHEMA), files.stop_ids)
+        with engine._rows_of(next(engine._numbers), state) as (move, _):
+            move(files.tokenizer.encode("{"))
+            assert len(engine._masks._states) == 2
+        move(files.tokenizer.encode("{"))
+        assert not engine._masks._states
+
+
 def test_a_flood_of_requests_does_not_shut_out_the_more_urgent(files: ModelFiles) -> None:
     limits = ControlLimits(max_rows=1, max_waiting=2, chunk_tokens=64)
     holds = Holds([10])
