@@ -126,6 +126,8 @@ class Agent:
                 self.cancel()
                 await asyncio.wait([task])
             self._task = None
+            for event in self._core.take_held():  # this stream is over: they go with the next prompt
+                self._emit(event)
 
     def send(self, command: Command) -> None:
         """Hand in an answer, a mode change, or a prompt for the running turn. Never blocks."""
@@ -155,13 +157,21 @@ class Agent:
         return taken
 
     def note(self, text: str) -> None:
-        """Tell the model something that happened outside of its turns; it reads it with the next prompt."""
-        self._emit(ContextAdded("note", f"[note] {text}"))
+        """Tell the model something that happened outside of its turns; it reads it before it is asked next."""
+        self._add(ContextAdded("note", f"[note] {text}"))
 
     def attach(self, source: str, text: str) -> None:
         """Give the model a text with the next prompt, e.g. a file as an editor holds it."""
         for added in self._core.window.fitted([ContextAdded(source, text)]):
-            self._emit(added)
+            self._add(added)
+
+    def _add(self, event: ContextAdded) -> None:
+        """What a model writes stands right behind the prompt it was asked with: nothing may come between, or the prompt
+        of the next call would not begin with this one and all of it were read again. So a running turn takes it in."""
+        if self._task is None:
+            self._emit(event)
+        else:
+            self._core.held.append(event)
 
     @property
     def conversation(self) -> Conversation:

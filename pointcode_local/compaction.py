@@ -19,6 +19,7 @@ from pointcode_local.window import Window
 
 NOTES_HEAD = "[notes on the work so far; they stand for earlier messages]"
 WORDS_HEAD = "[what the person said in those messages]"
+PLAN_HEAD = "[the plan, as last stated with todo]"
 REQUEST = (
     "Write a summary of the work so far for yourself: the goal and the person's wishes, decisions, files read and "
     "changed (with the facts that matter), commands and their outcome, errors that are still open, and the next step. "
@@ -35,9 +36,11 @@ async def compact(
     attempt: int,
     *,
     hard: bool = False,
+    also: str = "",
 ) -> CompactionFinished | None:
     """The event that shortens the conversation; None when there is nothing to drop. `attempt` 1 drops more than 0;
-    `hard`: of the recent part only the last answer stays, however much room there is."""
+    `hard`: of the recent part only the last answer stays, however much room there is. `also` goes with the notes: what
+    must not depend on whether the model thinks of it."""
     messages = conversation.messages[1:]
     n_head = _head(messages, window, attempt)
     budget = 0 if hard else window.limit // (10 if attempt else 4)
@@ -47,7 +50,8 @@ async def compact(
         return None
     notes = await _notes(model, conversation.messages, tools, window) or _plain_notes(dropped)
     notes = window.cut(notes, window.limit // 8)
-    summary = f"{NOTES_HEAD}\n{notes}"
+    facts = "\n\n".join(part for part in (_plan(conversation), also) if part)
+    summary = f"{NOTES_HEAD}\n{notes}" + (f"\n\n{window.cut(facts, window.limit // 16)}" if facts else "")
     if words := _words(dropped, window):
         summary += f"\n\n{WORDS_HEAD}\n{words}"
     after = (conversation.messages[0], *messages[:n_head], Message("user", summary), *messages[first_kept:])
@@ -114,6 +118,13 @@ def _plain_notes(dropped: Sequence[Message]) -> str:
     calls = [f"- {call.name} {call.arguments[:160]}" for message in dropped for call in message.tool_calls]
     last = next((m.content for m in reversed(dropped) if m.role == "assistant" and m.content), "")
     return "\n".join(["Calls made so far:", *calls[-40:], *([f"Last words: {last[-800:]}"] if last else [])])
+
+
+def _plan(conversation: Conversation) -> str:
+    """The model's plan while something of it is open."""
+    if all(status == "done" for _, status in conversation.plan):
+        return ""
+    return "\n".join([PLAN_HEAD, *(f"- {status}: {text}" for text, status in conversation.plan)])
 
 
 def _words(dropped: Sequence[Message], window: Window) -> str:

@@ -15,6 +15,7 @@ from pointcode_local.events import (
     CompactionFinished,
     ContextAdded,
     Steered,
+    TodoChanged,
     ToolFinished,
     TurnFinished,
     TurnStarted,
@@ -34,6 +35,8 @@ class Conversation:
         self._prompt: str | None = None
         self._open: tuple[ToolCall, ...] = ()  # calls of the last reply whose results are not in the history yet
         self._results: dict[str, ToolFinished] = {}
+        self._used_ids: set[str] = set()
+        self.plan: tuple[tuple[str, str], ...] = ()  # (text, status), as the model last stated it
         for event in events:
             self.apply(event)
 
@@ -56,6 +59,8 @@ class Conversation:
                 self._settle()
                 kept = self._messages[event.first_kept :]
                 self._messages = [*self._messages[: event.n_head], Message("user", event.summary), *kept]
+            case TodoChanged(items):
+                self.plan = items
             case TurnFinished():
                 self._settle()
             case _:
@@ -89,8 +94,8 @@ class Conversation:
         return self._prompt is not None or any(message.role == "user" for message in self._messages)
 
     def used_ids(self) -> set[str]:
-        """The ids of all calls so far."""
-        return {call.id for message in self._messages for call in message.tool_calls}
+        """The ids of all calls so far, those of messages that compaction took away too: front ends know them still."""
+        return set(self._used_ids)
 
     def _settle(self) -> None:
         """Give calls without result their "interrupted", and close the pending user message."""
@@ -111,6 +116,7 @@ class Conversation:
         orphans = {i: result for i, result in self._results.items() if i not in {call.id for call in calls}}
         if orphans:  # their reply was lost from a damaged log
             self._add_orphans(orphans)
+        self._used_ids.update(call.id for call in calls)
         if event.text or calls:
             self._messages.append(Message("assistant", event.text, event.reasoning, calls))
         self._open = calls

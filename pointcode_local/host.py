@@ -193,6 +193,7 @@ class AppHost:
             sandbox=kit.policy.sandbox_for,
             hooks=kit.hooks,
             prepare=self._adapter.prepare if self._adapter is not None else None,
+            going_on=kit.told_of_jobs,
         )
 
     def _checkpoints(self, session_id: str) -> Checkpoints:

@@ -10,6 +10,7 @@ from pointcode_local.config import Places, Settings
 from pointcode_local.frontend import HostError, JobInfo
 from pointcode_local.hooks import HookRunner
 from pointcode_local.policy import AlwaysRules, RulePolicy, always_file
+from pointcode_local.render import one_line
 from pointcode_local.rules import Rules, tool_matches
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
@@ -46,6 +47,11 @@ class ToolKit:
         """These commands, oldest first."""
         jobs = self._box.jobs
         return [JobInfo(job.id, job.command, jobs.age_s(job), job.last_line()) for job in jobs.running()]
+
+    def told_of_jobs(self) -> str:
+        """The same for the model, which may have forgotten their ids; "" when nothing runs."""
+        lines = [f"- {job.id}: {one_line(job.command, 200)}" for job in self._box.jobs.running()]
+        return "\n".join(["[commands that run in the background]", *lines]) if lines else ""
 
     async def stop_job(self, id: str) -> Job | None:
         """End one and all it started; None when it had ended before. Raises HostError when there is none."""

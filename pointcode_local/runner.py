@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,6 +70,7 @@ class Toolbox:
     sandbox: Callable[[bool], Any] = lambda agreed: None  # the tools.sandbox.SandboxPolicy for a call, if any
     hooks: Hooks | None = None
     prepare: Callable[[Tool, Mapping[str, Any]], Awaitable[None]] | None = None  # awaited before a preview or a run
+    going_on: Callable[[], str] = lambda: ""  # what runs beside the conversation, for the model
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -350,10 +351,21 @@ class CallRunner:
             arguments = as_far_as_readable(call.arguments)
         text = self._do.cut_result(result.text) or NO_OUTPUT
         name = known_name(call.name, self._box.tools) or call.name
+        if len(text) < len(result.text):
+            self._forget_read(name, arguments)
         diffs, changed = self._diffs(result.changes), self._changed.get(call.id, ())
         event = ToolFinished(call.id, name, arguments, text, result.is_error, diffs, denied, changed)
         self.finished[call.id] = event
         self._do.emit(event)
+
+    def _forget_read(self, name: str, arguments: dict[str, Any]) -> None:
+        """The model sees only a part of what the tool showed: it does not know the whole file after all."""
+        tool = self._box.tools.get(name)
+        if tool is None or tool.access != "read" or self._box.workspace is None:
+            return
+        for path in tool.paths(arguments):
+            with suppress(ToolError):
+                self._box.workspace.forget(self._box.workspace.resolve(path).path)
 
     def _diffs(self, changes: tuple[FileChange, ...]) -> tuple[FileDiff, ...]:
         return tuple(call_change(self._shown(c.path), c.before, c.after) for c in changes)

@@ -87,12 +87,18 @@ class Core:
     wait_answer: Callable[[str], Awaitable[str]]
     sampling: SamplingParams | None = None
     steers: list[str] = field(default_factory=list[str])
+    held: list[ContextAdded] = field(default_factory=list[ContextAdded])  # for the next model call
     changed: list[str] = field(default_factory=list[str])  # files that a small model changed, the last at the end
     wanted_room: int = 0  # tokens that should be left before a model call; less means: compact
 
     def take_steers(self) -> list[str]:
         """The messages to put before the next model call; they are taken off the list."""
         taken, self.steers = self.steers, []
+        return taken
+
+    def take_held(self) -> list[ContextAdded]:
+        """What came in while a turn ran and is not in the history yet; it is taken off the list."""
+        taken, self.held = self.held, []
         return taken
 
 
@@ -142,6 +148,8 @@ class Turn:
         self._guard = LoopGuard()
 
     def _take_steers(self) -> None:
+        for event in self._core.take_held():
+            self._core.emit(event)
         steers = self._core.take_steers()
         for text in steers:
             self._core.emit(Steered(text))
@@ -178,9 +186,13 @@ class Turn:
         core.emit(CompactionStarted(n_before))
         end: CompactionFinished | None = None
         try:
-            end = await compact(core.model, core.conversation, core.box.specs, core.window, attempt, hard=hard)
+            end = await compact(
+                core.model, core.conversation, core.box.specs, core.window, attempt, hard=hard, also=core.box.going_on()
+            )
         finally:
             core.emit(end or CompactionFinished(n_before, ""))
+        if end is not None and core.box.workspace is not None:
+            core.box.workspace.forget_all()  # what it has read is not in its context any more
 
     def _give_up(self, messages: Sequence[Message]) -> NoReturn:
         n_tokens, limit = self._core.window.count(messages), self._core.window.limit

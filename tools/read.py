@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .base import Access, BaseTool, ToolContext, ToolError, ToolResult, object_schema
@@ -45,7 +45,8 @@ class ReadTool(BaseTool):
         if limit < 1:
             raise ToolError("limit must be at least 1")
         body, end = _page(file, first, min(first + limit, file.n_lines + 1))
-        workspace.note_seen(place.path, data, first, end)
+        for start, stop in _whole_runs(file, first, end):
+            workspace.note_seen(place.path, data, start, stop)
         return ToolResult(body + _notice(file, first, end))
 
 
@@ -60,6 +61,19 @@ def _page(file: FileText, first: int, stop: int) -> tuple[str, int]:
         shown.append(line)
         used += len(line)
     return "".join(shown), stop
+
+
+def _whole_runs(file: FileText, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The lines of a page but for those that were clipped: the model does not know those."""
+    start = first
+    for number in range(first, end):
+        span = file.line_span(number)
+        if span[1] - span[0] > MAX_LINE_CHARS and len(file.line(number)) > MAX_LINE_CHARS:
+            if start < number:
+                yield start, number
+            start = number + 1
+    if start < end:
+        yield start, end
 
 
 def _first_line(file: FileText, place: Place, offset: int) -> int:

@@ -126,6 +126,10 @@ class Workspace:
         """The model no longer knows this file: what it was told about it did not come to be."""
         self._stamps.pop(path, None)
 
+    def forget_all(self) -> None:
+        """The model no longer has what it read: its conversation was shortened."""
+        self._stamps.clear()
+
     def unseen_reason(self, path: Path, data: bytes) -> str | None:
         """Why the model does not know these bytes well enough to replace them; None when it does."""
         known = self._stamps.get(path)

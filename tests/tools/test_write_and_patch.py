@@ -78,6 +78,17 @@ def test_a_file_read_in_part_is_not_replaced_until_the_rest_was_read(bench: Benc
     bench.ok("write", path="f.txt", content="x")
 
 
+def test_a_line_that_was_clipped_was_not_read(bench: Bench) -> None:
+    long = "x" * 3000
+    bench.put("f.txt", f"a\n{long}\nb\n")
+    assert "not shown" in bench.ok("read", path="f.txt")
+    assert "line 2" in bench.refused("write", path="f.txt", content="a\nb\n")
+    bench.ok("edit", path="f.txt", edits=[{"old": long, "new": "y"}])
+    bench.refused("write", path="f.txt", content="a\nb\n")
+    bench.ok("read", path="f.txt")
+    bench.ok("write", path="f.txt", content="a\nb\n")
+
+
 def test_edits_keep_a_read_file_known_and_do_not_make_an_unread_one_known(bench: Bench) -> None:
     bench.put("known.txt", "a\n")
     bench.put("unknown.txt", "a\nb\n")
