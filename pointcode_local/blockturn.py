@@ -23,6 +23,7 @@ from pointcode_local.orders import (
     Order,
     identifiers,
     is_test,
+    no_such_file,
     proper_names,
     read_order,
     rename_candidates,
@@ -60,7 +61,7 @@ class BlockTurn(BlockWork):
 
     async def _step(self, text: str) -> None:
         box = self._core.box
-        files = await asyncio.to_thread(Files, box.root, box.policy.may_read)
+        files = await asyncio.to_thread(Files, box.root, box.policy.may_read, text)
         may_write = box.policy.mode != "plan" and {"write", "edit"} <= set(box.tools)
         if may_write and "shell" in box.tools and (command := self._given_command(text, files)):
             await self._run_given(text, command, files)
@@ -71,6 +72,9 @@ class BlockTurn(BlockWork):
         changed = [name for name in self._core.changed if name in files.names]
         order = read_order(text, files.names, changed, can_run="shell" in box.tools)
         kind = order.kind if may_write else "question"
+        if (name := no_such_file(text, files.names, order)) and not files.is_there(name):
+            self._conclude_with(f"There is no file {name} in this folder.")
+            return
         if kind in ("change", "create") and is_about_failing_tests(text):
             order = await self._about_subject(order, text, files)
         if kind != "command" and (no_text := files.no_text(order.shown)):

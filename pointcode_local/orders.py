@@ -7,7 +7,7 @@ by the names of files in it. What is in doubt is a question.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,12 +23,19 @@ _BARE_NAMES = frozenset(
 )
 _QUOTED_MENTION = re.compile(r"""@["']([^"'\n]+)["']""")  # @"a name with spaces.md"
 _WORD = re.compile(r"[^\s\"'`,;:()<>{}|*]+")
+_ODD = re.compile(r"[\s\"'`,;:()<>{}|*]")  # in a name of a file: what would end it as a word of a prompt
+_JOINT = "\u02ec"  # a letter that stands for them in between, of no name that there is
+_QUOTED_NEW = re.compile(  # a "name with spaces.md" that is to be made
+    r"\b(?:add|as|called|create|file|in|into|make|named|save|to|write)\s+"
+    r"(?P<quote>[\"'`])(?P<name>[\w.-]+(?: [\w.-]+)+)(?P=quote)(?P<bare>)",
+    re.IGNORECASE,
+)
 _POLITE = r"\W*(?:please\s+|(?:can|could|would|will) you\s+(?:please\s+)?)?(?:now\s+|also\s+|just\s+)?"
 _CLAUSE = re.compile(r"[.;:!?](?=\s|$)|,\s|(?<!\s)\s+and\s+(?:then\s+)?|\n")
 _CALLED = re.compile(r"\([^()\n]{0,200}\)")
 _IN = re.compile(r"^\W*(?:in|inside|at|to|for|of)\s+(?:the\s+)?(?:file\s+)?\S+\s+", re.IGNORECASE)
 _CREATE = re.compile(
-    _POLITE + r"(?:add|create|generate|i need|i want|make|put|save|set up|start|write)\b", re.IGNORECASE
+    _POLITE + r"(?:add|create|draft|generate|i need|i want|implement|make|put|save|set up|start|write)\b", re.IGNORECASE
 )
 _CHANGE = re.compile(
     _POLITE
@@ -38,11 +45,18 @@ _CHANGE = re.compile(
     re.IGNORECASE,
 )
 _ASK = re.compile(
-    r"^\W*(?:please\s+)?(?:are|can|could|count|describe|do|does|explain|find|has|have|how|is|list|look|read|say|search|"
-    r"show|should|summari[sz]e|tell|what|when|where|which|who|whose|why|will|would)\b",
+    r"^\W*(?:please\s+)?(?:analy[sz]e|are|audit|can|check|compare|could|count|describe|do|does|explain|find|has|have|how|"
+    r"inspect|is|list|look|propose|read|recommend|review|say|search|show|should|suggest|summari[sz]e|tell|what|when|where|"
+    r"which|who|whose|why|will|would)\b",
     re.IGNORECASE,
 )
-_NAME = r"(?:[\w./*-]*\w\.\w+|\S+/)"
+_NO_CHANGE = re.compile(  # "change nothing"; not "change nothing else"
+    r"\b(?:(?:change|edit|fix|modify|touch|write)\s+nothing|(?:do not|don['\u2019]?t|never|without)\s+"
+    r"(?:chang|edit|fix|modify|touch|writ)\w*\s+(?:anything|any\s+(?:code|files?)|it|the\s+(?:code|files?)))"
+    r"(?:\s+yet)?(?=\s*(?:[.;,!]|$))",
+    re.IGNORECASE,
+)
+_NAME = r"[@\"'`]*(?:[\w./*-]*\w\.\w+[\"'`]*|\S+/)"
 _COMMAND = re.compile(
     _POLITE + r"(?:"
     r"(?:run|execute|install|compile|build|launch|chmod|copy|cp|mv|rm|mkdir)\s+\S"
@@ -53,6 +67,12 @@ _COMMAND = re.compile(
     r")",
     re.IGNORECASE,
 )
+_ABOUT_FILE = re.compile(  # what a name behind it is surely the name of
+    r"\b(?:check|describe|explain|how (?:do|does)|open|print|read|review|show|summari[sz]e|"
+    r"what (?:do|does|is in)|what['\u2019]s in|why (?:do|does))\s+(?:me\s+)?(?:the\s+)?(?:file\s+)?[@\"'`]*",
+    re.IGNORECASE,
+)
+_MAYBE_CODE = re.compile(r"[^/]+\.(?:c|go|h|js|log|m|r)", re.IGNORECASE)  # console.log, three.js
 _COMMAND_QUESTION = re.compile(
     r"\bhow (?:many|much) (?:lines|words|bytes|characters|files|folders|space)\b|\bhow (?:big|large|long) is\b"
     r"|\b(?:checksum|md5|sha-?\d+|hash) (?:sum )?(?:of|for)\b|\b(?:md5|sha-?\d+)(?:sum| checksum)\b"
@@ -63,7 +83,9 @@ _ADD = _POLITE + r"(?:add|append|implement|insert|put|write)"
 _TESTS = r"\s*(?:an?\s+|some\s+)?(?:unit\s+)?tests?(?:\s+(?:for|of)\s+\S+)?"
 _ADD_TEST = re.compile(rf"{_ADD}\s{_TESTS}\b", re.IGNORECASE)
 _RENAME = re.compile(_POLITE + r"rename\b.*\b(?:to|into|as)\b", re.IGNORECASE | re.DOTALL)
-_RENAMED = re.compile(_POLITE + r"rename\s+(?:the\s+)?@?(\S+)\s+(?:to|into|as)\s+(\S+)", re.IGNORECASE)
+_RENAMED = re.compile(
+    _POLITE + r"rename\s+(?:the\s+)?[@\"'`]*([^\s\"'`]+)[\"'`]*\s+(?:to|into|as)\s+[\"'`]*([^\s\"'`]+)", re.IGNORECASE
+)
 _WANTS_ANSWER = re.compile(r"\?|\b(?:tell|show|say|explain|report|what|which|how many|why)\b", re.IGNORECASE)
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*(?:_test|\.test|\.spec)\.\w+)$|(?:^|/)tests?/")
 
@@ -97,8 +119,28 @@ class Order:
     wants_answer: bool = False
 
 
+def one_word(text: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The text with each name that holds spaces, quotes or brackets as one word, and what these words stand for: names
+    of files that are there, where they are quoted or end in a suffix, and new ones that are quoted."""
+    stands_for: dict[str, str] = {}
+
+    def word(found: re.Match[str]) -> str:
+        name: str = found["name"] or found["bare"]
+        stands_for[joined := _ODD.sub(_JOINT, name)] = name
+        return found[0].replace(name, joined)
+
+    bases = {path.rpartition("/")[2] for path in known}
+    odd = sorted((name for name in {*known, *bases} if _ODD.search(name) and name in text), key=len, reverse=True)
+    if odd:
+        names, bare = ("|".join(map(re.escape, some)) for some in (odd, filter(_looks_like_file, odd)))
+        quoted = rf"(?P<quote>[\"'`])(?P<name>{names})(?P=quote)"
+        text = re.sub(rf"{quoted}|(?<![\w/-])(?P<bare>{bare or '(?!)'})(?![\w/-])", word, text)
+    return _QUOTED_NEW.sub(lambda found: word(found) if _looks_like_file(found["name"]) else found[0], text), stands_for
+
+
 def named_files(text: str, known: Sequence[str]) -> tuple[list[str], list[str]]:
     """The files that a text names: those that are there (a bare name finds its folder), and new ones."""
+    text, stands_for = one_word(text, known)
     by_name: dict[str, list[str]] = {}
     for path in known:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
@@ -106,6 +148,7 @@ def named_files(text: str, known: Sequence[str]) -> tuple[list[str], list[str]]:
     new: dict[str, None] = {}
     for word in [*_QUOTED_MENTION.findall(text), *_WORD.findall(_QUOTED_MENTION.sub(" ", text))]:
         name = word.removeprefix("@").removeprefix("./").rstrip(".!?")
+        name = stands_for.get(name, name)
         found = [name] if name in known else by_name.get(name, [])
         if len(found) == 1:
             present[found[0]] = None
@@ -123,11 +166,14 @@ def _looks_like_file(name: str) -> bool:
 def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, can_run: bool = True) -> Order:
     """What `text` asks for. `known`: the files there are; `changed`: those that earlier steps changed ("edit it")."""
     present, new = named_files(text, known)
-    heads = [_IN.sub("", clause, 1) for clause in _clauses(text)]
+    text, stands_for = one_word(text, known)
+    is_look = _NO_CHANGE.search(text) is not None
+    heads = [_IN.sub("", clause, 1) for clause in _clauses(_NO_CHANGE.sub("", text))]
     creates = [bool(new and _CREATE.match(head) and not _COMMAND.match(head)) for head in heads]
-    moves = _moves_a_file(heads, present)
+    words = {name: word for word, name in stands_for.items()}
+    moves = _moves_a_file(heads, [words.get(path, path) for path in present])
     commands = [can_run and (moves or _COMMAND.match(head) is not None) for head in heads]
-    receivers = [path for path in present if _receives(path, heads)]
+    receivers = [path for path in present if _receives(path, heads, words)]
     if any(creates) and not any(commands[: creates.index(True)]):
         return Order("create", (*receivers, *new), tuple(present))
     has_pasted = "\n" in text.strip()  # then the question is about that
@@ -145,9 +191,20 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
         orders_change = True
     names_code = bool(identifiers(text) or proper_names(text))
     says_something = len(text.split()) > len(present)  # more than names of files
-    if (orders_change and (targets or names_code)) or (present and says_something and not is_question):
+    if (orders_change and (targets or names_code)) or (present and says_something and not (is_question or is_look)):
         return Order("change", targets, tuple(present) or targets)
     return Order("question", (), tuple(present))
+
+
+def no_such_file(text: str, known: Sequence[str], order: Order) -> str:
+    """The file that an order to change or to explain one names and that is not there; "" when it is about others."""
+    present, new = named_files(text, known)
+    if present or order.targets or order.kind in ("create", "command") or "\n" in text.strip():
+        return ""
+    is_change = order.kind != "question" or any(_CHANGE.match(_IN.sub("", clause, 1)) for clause in _clauses(text))
+    is_meant = [is_change or re.search(_ABOUT_FILE.pattern + re.escape(name), text, re.IGNORECASE) for name in new]
+    names = [name for name, meant in zip(new, is_meant, strict=True) if meant and not _MAYBE_CODE.fullmatch(name)]
+    return names[0] if names else ""
 
 
 def _moves_a_file(heads: Sequence[str], present: Sequence[str]) -> bool:
@@ -175,9 +232,10 @@ def _is_polite_order(heads: Sequence[str]) -> bool:
     return any(re.match(r"\W*(?:can|could|would|will) you\b", head, re.I) and _CHANGE.match(head) for head in heads)
 
 
-def _receives(path: str, heads: Sequence[str]) -> bool:
-    """Whether something is to be added to this file: "add a function to a.py", "… with a test in test_a.py"."""
-    names = "|".join(re.escape(name) for name in (path, path.rpartition("/")[2]))
+def _receives(path: str, heads: Sequence[str], words: Mapping[str, str]) -> bool:
+    """Whether something is to be added to this file: "add a function to a.py", "… with a test in test_a.py".
+    `words`: what stands for some names."""
+    names = "|".join(re.escape(words.get(name, name)) for name in (path, path.rpartition("/")[2]))
     name = rf"(?:the\s+)?(?:file\s+|module\s+)?[@`\"'(]*(?:\./)?(?:{names})(?!\w)"
     added = re.compile(rf"{_ADD}\b.*\b(?:to|into)\s+{name}", re.IGNORECASE | re.DOTALL)
     tested = re.compile(rf"(?:{_ADD}\s|.*\bwith\s)?{_TESTS}\s+(?:in|to|into)\s+{name}", re.IGNORECASE | re.DOTALL)

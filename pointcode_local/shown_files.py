@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from pointcode_local.context_files import IMAGE_SUFFIXES
-from pointcode_local.orders import is_test
+from pointcode_local.orders import is_test, named_files
 from pointcode_local.pyimports import unbound_modules
 from pointcode_local.tools.base import ToolError
 from pointcode_local.tools.filetext import decode
@@ -21,6 +22,7 @@ from pointcode_local.tools.tags import definitions
 from pointcode_local.tools.walk import files
 
 MAX_FILES = 20_000
+MAX_WALKED = 200_000  # further ones, looked at only for a name that an order gives; 2 s each 100,000
 MAX_FILE_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 8000  # of one file; more is shown in part
 MAX_SMALL_FOLDER = 12  # files; a folder of no more is shown whole when an order names none of them
@@ -47,12 +49,16 @@ class Part:
 
 
 class Files:
-    """The text files below a folder, as far as the policy lets them be read without asking."""
+    """The text files below a folder, as far as the policy lets them be read without asking: the first MAX_FILES, and
+    behind them those that `order` names."""
 
-    def __init__(self, root: Path, may_read: Callable[[Path], bool]) -> None:
+    def __init__(self, root: Path, may_read: Callable[[Path], bool], order: str = "") -> None:
         self._root = root
         self._may_read = may_read
-        self.names = [entry.name for entry in islice(files(root, root), MAX_FILES)]
+        found = files(root, root)
+        self.names = [entry.name for entry in islice(found, MAX_FILES)]
+        if self.is_cut and (named := {_base(name) for name in named_files(order, self.names)[1]}):
+            self.names += [entry.name for entry in islice(found, MAX_WALKED) if _base(entry.name) in named]
 
     def text(self, name: str) -> str | None:
         """The file's text with `\\n` line endings; None when it is no text, too large, or not to be read."""
@@ -64,6 +70,13 @@ class Files:
             return decode(data).text.replace("\r\n", "\n") if len(data) <= MAX_FILE_BYTES else None
         except (OSError, ToolError):
             return None
+
+    def is_there(self, name: str) -> bool:
+        """Whether there is such a file, though it may be one that git ignores or that lies elsewhere."""
+        try:
+            return os.path.lexists(self._root / Path(name).expanduser())
+        except (RuntimeError, ValueError):  # no such user's folder, a NUL
+            return False
 
     def no_text(self, names: Sequence[str]) -> str:
         """Of files none of which can be shown: a sentence on each, for the person; "" when one can."""
@@ -86,7 +99,7 @@ class Files:
     @property
     def is_cut(self) -> bool:
         """Whether the folder holds more files than are known here."""
-        return len(self.names) == MAX_FILES
+        return len(self.names) >= MAX_FILES
 
     def holding(self, words: Sequence[str]) -> list[str]:
         """The files that hold one of the words whole."""
@@ -143,6 +156,10 @@ class Files:
     def readme(self) -> str:
         """The file that tells what the folder is; "" when there is none."""
         return next((name for name in self.names if name.lower().partition(".")[0] == "readme"), "")
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _no_text(name: str, n_bytes: int) -> str:

@@ -20,6 +20,9 @@ from tests.fakes import say
         ("Explain how this project is laid out", {}, "There are no files in this folder yet."),
         ("Run the tests and fix what fails", {}, "I found no tests in this folder."),
         ("Run the tests", {"a_py": "x = 1\n"}, "I found no tests in this folder."),
+        ("Fix gone.py", {"a_py": "x = 1\n"}, "There is no file gone.py in this folder."),
+        ("What does gone.py do?", {"a_py": "x = 1\n"}, "There is no file gone.py in this folder."),
+        ("What does out.json say?", {"_gitignore": "out.json\n", "out_json": "{}\n"}, "Said."),
         ("What is a list?", {}, "Said."),
         ("What does this project do?", {"a_py": "x = 1\n"}, "Said."),
         ("What is wrong with this code?\nx = 1 +", {}, "Said."),
@@ -31,6 +34,13 @@ def test_a_question_about_what_is_not_there_gets_no_invented_answer(
     model, said, _ = play(tmp_path, prompt, say("Said."), **files)
     assert said == answer
     assert bool(model.requests) == (answer == "Said.")
+
+
+def test_a_file_that_is_named_is_found_in_a_folder_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pointcode_local.shown_files.MAX_FILES", 2)
+    files = {f"{name}_py": "def f(): ...\n" for name in "abcdef"}
+    _, answer, _ = play(tmp_path, "In e.py rename f to g.", **files)
+    assert answer == "Renamed f to g in 1 place: e.py."
 
 
 def test_what_is_asked_about_a_file_without_text_is_answered_without_the_model(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pointcode_local.orders import identifiers, named_files, read_order, rename_words
+from pointcode_local.orders import identifiers, named_files, no_such_file, read_order, rename_words
 from pointcode_local.smalltalk import is_small_talk
 
 KNOWN = ["app.py", "lib/util.py", "test_app.py", "Makefile", "notes.txt", "a/same.py", "b/same.py"]
@@ -43,6 +43,15 @@ KNOWN = ["app.py", "lib/util.py", "test_app.py", "Makefile", "notes.txt", "a/sam
         ("How many lines does notes.txt have?", "command", ()),
         ("What does app.py do?", "question", ()),
         ("Why does app.py fail?", "question", ()),
+        ("Review app.py", "question", ()),
+        ("Review app.py. Name what is wrong, with line numbers; change nothing.", "question", ()),
+        ("Find the bug in app.py. Don't change the code.", "question", ()),
+        ("app.py: do not edit anything yet, say what is wrong", "question", ()),
+        ("Fix app.py, change nothing else", "change", ("app.py",)),
+        ("Fix app.py and don't touch test_app.py", "change", ("app.py",)),
+        ('Delete "notes.txt"', "command", ()),
+        ("Rename 'notes.txt' to `ideas.txt`", "command", ()),
+        ("Implement fib.py with a function fib", "create", ("fib.py",)),
         ("Explain the change in app.py", "question", ()),
         ("Write a poem", "question", ()),
         ("How do I list files?", "question", ()),
@@ -86,6 +95,45 @@ def test_a_mention_names_the_file_itself():
     )
     assert read_order("Add a docstring to @lib/util.py", known).targets == ("lib/util.py",)
     assert read_order("Add a docstring to @lib/util.py", known).kind == "change"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "targets"),
+    [
+        ('In "my file.py" rename the function f to g.', "rename", ("my file.py",)),
+        ("Fix my file.py", "change", ("my file.py",)),
+        ("In app/(shop)/page.tsx change the title", "change", ("app/(shop)/page.tsx",)),
+        ('Fix page (1).tsx, and it\'s "q".py', "change", ("lib/page (1).tsx", 'it\'s "q".py')),
+        ("Add a function f to `my file.py`", "change", ("my file.py",)),
+        ("In 'notes copy' fix the typo", "change", ("notes copy",)),
+        ("Edit the notes copy", "question", ()),
+        ('Delete "my file.py"', "command", ()),
+        ('Rename "my file.py" to "our file.py"', "command", ()),
+        ('Create "release notes.md" with a title.', "create", ("release notes.md",)),
+    ],
+)
+def test_a_name_may_hold_spaces_quotes_and_brackets(text: str, kind: str, targets: tuple[str, ...]):
+    known = ["my file.py", "app/(auth)/page.tsx", "app/(shop)/page.tsx", "lib/page (1).tsx", 'it\'s "q".py']
+    order = read_order(text, [*known, "notes copy"])
+    assert (order.kind, order.targets) == (kind, targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("Fix gone.py", "gone.py"),
+        ("In gone.py rename f to g", "gone.py"),
+        ("What does lib/gone.py do?", "lib/gone.py"),
+        ("Can you fix gone.py?", "gone.py"),
+        ("Fix app.py as in gone.py", ""),
+        ("Explain three.js", ""),
+        ("Replace console.log by log.info", ""),
+        ("How do I write a package.json?", ""),
+        ("Create gone.py", ""),
+    ],
+)
+def test_an_order_may_name_a_file_that_is_not_there(text: str, missing: str):
+    assert no_such_file(text, KNOWN, read_order(text, KNOWN)) == missing
 
 
 def test_a_bare_name_finds_its_folder_only_when_there_is_one():
