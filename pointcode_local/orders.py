@@ -147,8 +147,8 @@ def named_files(text: str, known: Sequence[str]) -> tuple[list[str], list[str]]:
     present: dict[str, None] = {}
     new: dict[str, None] = {}
     for word in [*_QUOTED_MENTION.findall(text), *_WORD.findall(_QUOTED_MENTION.sub(" ", text))]:
-        name = word.removeprefix("@").removeprefix("./").rstrip(".!?")
-        name = stands_for.get(name, name)
+        said = str(word).removeprefix("@").removeprefix("./").rstrip(".!?")
+        name = stands_for.get(said, said)
         found = [name] if name in known else by_name.get(name, [])
         if len(found) == 1:
             present[found[0]] = None
