@@ -33,6 +33,8 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from mcp import Client
 
+    from .mcp_stdio import StdioServer
+
 START_S = 20.0  # for a server to start and name its tools
 STOP_S = 6.0
 MAX_TOOLS = 64  # of one server
@@ -53,6 +55,7 @@ class Connection:
         self._stop = asyncio.Event()
         self._opening = asyncio.Lock()
         self._redactor = Redactor()
+        self._program: StdioServer | None = None  # the one that runs, or ran last
         self.state = "not started"
 
     async def tools(self) -> list[Tool]:
@@ -78,6 +81,8 @@ class Connection:
         except ToolError as error:
             if _is_end(error.__cause__) and self._client is client:  # no other call has started it again
                 await self.close()  # the next call does
+                if fault := self._fault():
+                    raise self._failed(fault) from error
             raise
         text = as_text(cast(Sequence[Any], result.content), result.structured_content)
         await asyncio.to_thread(self._redactor.refresh, self._workspace)
@@ -116,6 +121,10 @@ class Connection:
         self._client = client
         return client
 
+    def _fault(self) -> str:
+        """What the program did that ended the connection; "" for an end of another kind."""
+        return self._program.fault if self._program is not None else ""
+
     def _failed(self, reason: str) -> ToolError:
         self.state = reason
         return ToolError(f"the MCP server {self.server.name!r} {reason}")
@@ -129,9 +138,10 @@ class Connection:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - part of the tool runner: a server's package may raise anything
-            self.state = f"failed: {_reason(error)}"
+            reason = self._fault() or _reason(error)
+            self.state = f"failed: {reason}"
             if not opened.done():
-                opened.set_exception(_Ended(f"could not be started: {_reason(error)}"))
+                opened.set_exception(_Ended(f"could not be started: {reason}"))
         finally:
             self._client = None
             if not opened.done():
@@ -157,7 +167,9 @@ class Connection:
         return streamable_http_client(self.server.url, http_client=http)
 
     def _stdio(self, stack: AsyncExitStack) -> Any:
-        from mcp.client.stdio import StdioServerParameters, stdio_client
+        from mcp.client.stdio import get_default_environment
+
+        from .mcp_stdio import StdioServer
 
         root = self._workspace.root
         path = command_environment(os.environ, root).get("PATH", os.defpath)
@@ -171,9 +183,9 @@ class Connection:
         errors = stack.enter_context(log)
         reaper = stack.enter_context(Reaper())
         reaper.start()
-        environment = {"PATH": path, **dict(self.server.env), MARK: f"{reaper.mark}.mcp"}
-        parameters = StdioServerParameters(command=line[0], args=line[1:], env=environment, cwd=root)
-        return stdio_client(parameters, errlog=errors)
+        environment = get_default_environment() | {"PATH": path, **dict(self.server.env), MARK: f"{reaper.mark}.mcp"}
+        self._program = StdioServer(line, root, environment, errors)
+        return self._program.streams()
 
 
 class _Ended(Exception):
@@ -266,10 +278,11 @@ def as_text(content: Sequence[Any], structured: object = None) -> str:
     if not any(parts) and structured is not None:
         parts = [json.dumps(structured, ensure_ascii=False, default=str)]
     text = "\n".join(part for part in parts if part)
-    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    if len(clean) <= MAX_RESULT_CHARS:
+    shown = text[:MAX_RESULT_CHARS]
+    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in shown)
+    if len(text) <= MAX_RESULT_CHARS:
         return clean or NO_OUTPUT
-    return f"{clean[:MAX_RESULT_CHARS]}\n[cut after {MAX_RESULT_CHARS:,} of {len(clean):,} characters]"
+    return f"{clean}\n[cut after {MAX_RESULT_CHARS:,} of {len(text):,} characters]"
 
 
 def _part(block: Any) -> str:

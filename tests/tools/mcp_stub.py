@@ -74,6 +74,8 @@ def tried(action):
 def main():
     if BEHAVIOUR == "silent":
         sys.stdin.read()
+    while BEHAVIOUR == "endless":
+        sys.stdout.write("x" * 65536)
     if BEHAVIOUR == "noise":
         print("this is no JSON", flush=True)
         print("nor is this", file=sys.stderr, flush=True)
