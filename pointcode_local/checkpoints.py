@@ -8,7 +8,6 @@ makes the change again, where they still are as undo left them and nothing was c
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -19,10 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from pointcode_local.file_state import (
+    FileState,
+    digest,
+    is_link_mode,
+    make_link,
+    remove_link,
+    set_mode,
+    state_at,
+)
 from pointcode_local.own_files import replace_file
-from pointcode_local.tools.atomic import apply_changes, read_bytes_or_none
-from pointcode_local.tools.base import FileChange
-from pointcode_local.tools.folders import open_folder
+from pointcode_local.tools.atomic import apply_changes
+from pointcode_local.tools.base import FileChange, ToolError
 from pointcode_local.tools.regular import MAX_CHANGED_BYTES, read_regular
 from pointcode_local.tree_watch import TreeChanges
 
@@ -43,7 +50,7 @@ class Undone:
         """What was done, in one line, with files that are no longer there as removed; "" for nothing."""
         if not self.restored and not self.skipped:
             return LOST if self.has_lost else ""
-        there = [path for path in self.restored if path.exists()]
+        there = [path for path in self.restored if os.path.lexists(path)]
         gone = [path for path in self.restored if path not in there]
         parts = [f"{did} {_listed(paths, shown)}" for did, paths in ((what, there), ("removed", gone)) if paths]
         text = ", ".join(parts) or f"{what} nothing"
@@ -59,26 +66,47 @@ def _listed(paths: Sequence[Path], shown: Callable[[Path], str]) -> str:
 
 @dataclass(slots=True)
 class _Touched:
-    before: str  # sha256, "" when there was no file
+    before: str  # digest, "" when there was no file
     mode: int
-    after: str | None  # None: the process was killed before this was noted
+    after: str | None = None  # None: the process was killed before this was noted
+    after_mode: int = 0  # 0: not known
     n_folders: int = 0  # folders above it that were not there either
+    n_gone: int = 0  # folders above it that went with it
 
     def is_changed(self, path: Path) -> bool:
         """Whether the turn left another file than it found."""
-        after = _hash(_bytes(path)) if self.after is None else self.after
-        return after != self.before
+        after, mode = self.after, self.after_mode
+        if after is None:
+            state = _present(path)
+            after, mode = digest(state), state.mode if state else 0
+        return after != self.before or mode not in (0, self.mode)
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Put the content `then` where `now` is (sha256; "" for no file; None for unknown, which is never there)."""
+    """Put the content `then` where `now` is (digests; "" for no file; None for unknown, which is never there)."""
 
     path: Path
     now: str | None
     then: str
-    mode: int
+    mode: int  # of `then`
     n_folders: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A move as it can be made."""
+
+    path: Path
+    present: FileState | None
+    then: FileState | None
+    n_folders: int = 0
+
+    @property
+    def change(self) -> FileChange | None:
+        """What of it is a change of a regular file's bytes."""
+        before, after = (None if s is None or s.is_link else s.data for s in (self.present, self.then))
+        return None if before == after else FileChange(self.path, before, after)
 
 
 class Checkpoints:
@@ -92,23 +120,25 @@ class Checkpoints:
     def before(self, turn: int, paths: Iterable[Path]) -> None:
         """Keep the present bytes of `paths`, before a call changes them; the first state in a turn counts."""
         for path in paths:
-            if path.exists() and not _can_be_kept(path):
-                continue
-            data = self._read(path) if path.exists() else None
-            mode = stat.S_IMODE(path.stat().st_mode) if data is not None else 0
-            self._note(turn, "before", path, self._keep(data), mode, _n_missing(path))
+            if path.is_symlink():
+                self._note_before(turn, path, state_at(path))
+            elif not path.exists():
+                self._note_before(turn, path, None, _n_missing(path))
+            elif _can_be_kept(path):
+                data, mode = self._read(path), stat.S_IMODE(path.stat().st_mode)
+                self._note_before(turn, path, None if data is None else FileState(data, mode))
 
     def after(self, turn: int, paths: Iterable[Path]) -> None:
         """Note how a call left `paths`."""
         for path in paths:
-            if not path.exists() or _can_be_kept(path):
-                self._note(turn, "after", path, _hash(_bytes(path)), 0)
+            with contextlib.suppress(OSError):
+                self._note_after(turn, path, state_at(path))
 
     def commanded(self, turn: int, changes: TreeChanges) -> None:
         """Note what a command changed."""
         for change in changes.files:
-            self._note(turn, "before", change.path, self._keep(change.before), change.mode, change.n_folders)
-            self._note(turn, "after", change.path, _hash(change.after), 0)
+            self._note_before(turn, change.path, change.before, change.n_folders)
+            self._note_after(turn, change.path, change.after, _n_missing(change.path) if change.after is None else 0)
         if not changes.is_whole:
             self._note(turn, "lost", self.folder, "", 0)
 
@@ -137,8 +167,11 @@ class Checkpoints:
         if not undone:
             return Undone((), ())
         turn, files = undone[-1]
-        changed = {path: file for path, file in files.items() if file.after is not None and file.after != file.before}
-        moves = [_Move(path, file.before, file.after or "", file.mode) for path, file in changed.items()]
+        changed = {path: file for path, file in files.items() if file.after is not None and file.is_changed(path)}
+        moves = [
+            _Move(path, file.before, file.after or "", file.after_mode or file.mode, file.n_gone)
+            for path, file in changed.items()
+        ]
         return self._move(turn, "redone", moves)
 
     def originals(self) -> dict[Path, bytes | None]:
@@ -147,7 +180,7 @@ class Checkpoints:
         by_turn, _ = self._turns()
         for turn in sorted(by_turn):
             for path, file in by_turn[turn].items():
-                if path not in found and file.is_changed(path):
+                if path not in found and file.is_changed(path) and not is_link_mode(file.mode):
                     found[path] = (self.folder / file.before).read_bytes() if file.before else None
         return found
 
@@ -167,9 +200,11 @@ class Checkpoints:
                 files = by_turn.setdefault(turn, {})
                 if kind == "before":
                     undone.clear()
-                    files.setdefault(path, _Touched(record["sha256"], record["mode"], None, record.get("folders", 0)))
+                    touched = _Touched(record["sha256"], record["mode"], n_folders=record.get("folders", 0))
+                    files.setdefault(path, touched)
                 elif path in files:
-                    files[path].after = record["sha256"]
+                    files[path].after, files[path].after_mode = record["sha256"], record["mode"]
+                    files[path].n_gone = record.get("folders", 0)
         return by_turn, undone
 
     def _lost_since(self, turn: int) -> bool:
@@ -185,36 +220,45 @@ class Checkpoints:
 
     def _move(self, turn: int, kind: _Kind, moves: Sequence[_Move]) -> Undone:
         """Make the moves that can be made, all of them or, where one fails, none; raises ToolError or OSError."""
-        changes = [(move, change) for move in moves if (change := self._change(move)) is not None]
-        apply_changes((change for _, change in changes), even_read_only=True)
-        for move, _ in changes:
-            _settle(move)
+        done: list[_Step] = []
+        for part in _in_order(moves):
+            steps = [step for move in part if (step := self._step(move)) is not None]
+            try:
+                _make(steps)
+            except (OSError, ToolError):
+                _make([_Step(step.path, step.then, step.present) for step in done])
+                raise
+            done += steps
         self._note(turn, kind, self.folder, "", 0)
-        made = {move.path for move, _ in changes}
+        made = {step.path for step in done}
         return Undone(
             tuple(m.path for m in moves if m.path in made), tuple(m.path for m in moves if m.path not in made)
         )
 
-    def _change(self, move: _Move) -> FileChange | None:
-        """What a move does now; None when somebody changed the file since, or put a link where it was."""
+    def _step(self, move: _Move) -> _Step | None:
+        """What a move does now; None when somebody changed the file since."""
         try:
-            if move.path.exists() and not _can_be_kept(move.path):
-                return None
-            present = read_bytes_or_none(move.path)
-            then = (self.folder / move.then).read_bytes() if move.then else None
+            present = state_at(move.path)
+            then = FileState((self.folder / move.then).read_bytes(), move.mode) if move.then else None
         except OSError:
             return None
-        if _hash(present) != move.now:
+        if digest(present) != move.now:
             return None
         self._keep(present)  # for the way back
-        return FileChange(move.path, present, then)
+        return _Step(move.path, present, then, move.n_folders)
 
-    def _keep(self, data: bytes | None) -> str:
-        name = _hash(data)
-        if data is not None and not (self.folder / name).exists():
+    def _keep(self, state: FileState | None) -> str:
+        name = digest(state)
+        if state is not None and not (self.folder / name).exists():
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(self.folder / name, data)
+            replace_file(self.folder / name, state.data)
         return name
+
+    def _note_before(self, turn: int, path: Path, state: FileState | None, n_folders: int = 0) -> None:
+        self._note(turn, "before", path, self._keep(state), state.mode if state else 0, n_folders)
+
+    def _note_after(self, turn: int, path: Path, state: FileState | None, n_gone: int = 0) -> None:
+        self._note(turn, "after", path, digest(state), state.mode if state else 0, n_gone)
 
     def _note(self, turn: int, kind: _Kind, path: Path, sha256: str, mode: int, n_folders: int = 0) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -250,14 +294,45 @@ def _is_record(record: Any) -> bool:
     return is_path and found["kind"] in get_args(_Kind) and re.fullmatch("[0-9a-f]*", found["sha256"]) is not None
 
 
-def _settle(move: _Move) -> None:
-    """The mode that the file had, or the folders that came with it gone."""
+def _in_order(moves: Sequence[_Move]) -> tuple[Sequence[_Move], ...]:
+    """The moves at once; what goes before what comes where a file stands for a folder now and did not then, or the
+    other way round."""
+    paths = {move.path for move in moves}
+    if not any(paths.intersection(move.path.parents) for move in moves):
+        return (moves,)
+    return [move for move in moves if not move.then], [move for move in moves if move.then]
+
+
+def _make(steps: Sequence[_Step]) -> None:
+    """Make all steps or none; raises ToolError or OSError."""
+    away: list[_Step] = []
+    try:
+        for step in steps:
+            if step.present is not None and step.present.is_link:
+                remove_link(step.path)
+                away.append(step)
+        apply_changes([change for step in steps if (change := step.change) is not None], even_read_only=True)
+    except BaseException:
+        for step in away:
+            _settle(_Step(step.path, None, step.present))
+        raise
+    for step in steps:
+        _settle(step)
+
+
+def _settle(step: _Step) -> None:
+    """The link or the mode that was there, or the folders that came with a file gone."""
     with contextlib.suppress(OSError):  # something else is in it by now
-        if move.then and move.mode:
-            with open_folder(move.path.parent) as folder:
-                os.chmod(move.path.name, move.mode, dir_fd=folder.descriptor)
-        for above in () if move.then else list(move.path.parents)[: move.n_folders]:
-            above.rmdir()
+        match step.then:
+            case None:
+                for above in list(step.path.parents)[: step.n_folders]:
+                    above.rmdir()
+            case FileState(target, _) if step.then.is_link:
+                make_link(step.path, target)
+            case FileState(_, mode) if mode:
+                set_mode(step.path, mode)
+            case _:
+                pass
 
 
 def _can_be_kept(path: Path) -> bool:
@@ -267,7 +342,14 @@ def _can_be_kept(path: Path) -> bool:
 
 def _n_missing(path: Path) -> int:
     """How many of the folders above it are not there."""
-    return next((n for n, folder in enumerate(path.parents) if folder.exists()), 0)
+    there = (n for n, folder in enumerate(path.parents) if folder.is_dir() and not folder.is_symlink())
+    return next(there, 0)
+
+
+def _present(path: Path) -> FileState | None:
+    with contextlib.suppress(OSError):
+        return state_at(path)
+    return None
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -275,7 +357,3 @@ def _bytes(path: Path) -> bytes | None:
         return read_regular(path)
     except OSError:
         return None
-
-
-def _hash(data: bytes | None) -> str:
-    return "" if data is None else hashlib.sha256(data).hexdigest()

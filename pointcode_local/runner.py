@@ -335,13 +335,17 @@ class CallRunner:
     def _touched(self, tool: Tool, arguments: dict[str, Any]) -> list[Path]:
         if tool.access != "write":
             return []
-        out: list[Path] = []
+        out: dict[Path, None] = {}
         for path in tool.paths(arguments):
             try:
-                out.append((self._box.root / Path(path).expanduser()).resolve())
+                named = self._box.root / Path(path).expanduser()
+                above = named.parent.resolve() / named.name
+                if above.is_symlink():
+                    out[above] = None  # the link itself may go
+                out[named.resolve()] = None
             except (OSError, RuntimeError, ValueError):  # the tool will say what is wrong with it
                 continue
-        return out
+        return list(out)
 
     def _finish(self, call: ToolCall, result: ToolResult, denied: str = "") -> None:
         if call.id in self.finished:
@@ -365,7 +369,7 @@ class CallRunner:
             return
         for path in tool.paths(arguments):
             with suppress(ToolError):
-                self._box.workspace.forget(self._box.workspace.resolve(path).path)
+                self._box.workspace.note_cut(self._box.workspace.resolve(path).path)
 
     def _diffs(self, changes: tuple[FileChange, ...]) -> tuple[FileDiff, ...]:
         return tuple(call_change(self._shown(c.path), c.before, c.after) for c in changes)

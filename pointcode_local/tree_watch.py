@@ -1,4 +1,5 @@
-"""What a command changed in the workspace: its files are looked over before and after, so that it can be undone.
+"""What a command changed in the workspace: its files and links are looked over before and after, so that it can be
+undone.
 
 Before a command, the bytes of files that are new or other than last time are put into one unnamed temporary file; after
 it, files that differ are compared with those bytes. A folder that is too large for this, or a slow one, or the home
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from pointcode_local.file_state import LINK_MODE, FileState, is_link_mode
 from pointcode_local.tools.regular import read_regular
 from pointcode_local.tools.walk import ALWAYS_SKIPPED, walk
 
@@ -41,12 +43,11 @@ CACHES = ALWAYS_SKIPPED | {
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """A file that a command changed: its bytes before and after (None: there was none, or it is gone)."""
+    """A file or link that a command changed: what it was before and after (None: there was none, or it is gone)."""
 
     path: Path
-    before: bytes | None
-    after: bytes | None
-    mode: int  # before
+    before: FileState | None
+    after: FileState | None
     n_folders: int = 0  # folders above it that were not there before
 
 
@@ -145,8 +146,9 @@ class TreeWatch:
             except OSError:
                 continue
             path = os.fspath(entry.path)
-            if stat.S_ISREG(info.st_mode) and not path.startswith(self._excluded):
-                mode = stat.S_IMODE(info.st_mode)
+            is_link = stat.S_ISLNK(info.st_mode)
+            if (is_link or stat.S_ISREG(info.st_mode)) and not path.startswith(self._excluded):
+                mode = LINK_MODE if is_link else stat.S_IMODE(info.st_mode)
                 found[path] = _State(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, mode)
             if len(found) > MAX_FILES or time.monotonic() > until_s:
                 raise _TooMuchError
@@ -164,7 +166,7 @@ class TreeWatch:
             del self._kept[path]
             raise _TooMuchError
         try:
-            data = read_regular(path, MAX_FILE_BYTES)
+            data = _data(path, state)
         except OSError:
             return
         if len(data) != state.size:
@@ -182,20 +184,26 @@ class TreeWatch:
 
     def _change(self, path: str, now: _State | None) -> TreeChange | None:
         """The change of one file; None where its bytes are not known."""
-        before: bytes | None = None
-        mode = 0
+        before: FileState | None = None
         if (known := self._kept.get(path)) is not None:
             state, at = known
             if at < 0 or self._pack is None:
                 return None
             self._pack.seek(at)
-            before, mode = self._pack.read(state.size), state.mode
+            before = FileState(self._pack.read(state.size), state.mode)
         if now is None:
-            return TreeChange(Path(path), before, None, mode)
+            return TreeChange(Path(path), before, None)
         if now.size > MAX_FILE_BYTES:
             return None
-        return TreeChange(Path(path), before, read_regular(path, MAX_FILE_BYTES), mode, self._n_new_folders(path))
+        return TreeChange(Path(path), before, FileState(_data(path, now), now.mode), self._n_new_folders(path))
 
     def _n_new_folders(self, path: str) -> int:
         above = (os.fspath(folder) for folder in Path(path).parents)
         return next((n for n, folder in enumerate(above) if folder in self._folders_before), 0)
+
+
+def _data(path: str, state: _State) -> bytes:
+    """The bytes of a file, or where a link leads; raises OSError."""
+    if is_link_mode(state.mode):
+        return os.fsencode(Path(path).readlink())
+    return read_regular(path, MAX_FILE_BYTES)

@@ -126,6 +126,11 @@ class Workspace:
         """The model no longer knows this file: what it was told about it did not come to be."""
         self._stamps.pop(path, None)
 
+    def note_cut(self, path: Path) -> None:
+        """Of what was read of this file the model got a part only, and nobody knows which lines."""
+        if (known := self._stamps.get(path)) is not None:
+            known.ranges = []
+
     def forget_all(self) -> None:
         """The model no longer has what it read: its conversation was shortened."""
         self._stamps.clear()

@@ -88,7 +88,7 @@ class Turn:
             root=self.root,
             checkpoints=self.checkpoints,
         )
-        self.model = ScriptedModel(*script(command))
+        self.model = ScriptedModel(*script(command), context_tokens=100_000)
         self.agent = Agent(model=self.model, toolbox=toolbox, log=self.log, system=SYSTEM)
 
     async def play(self, watch: Callable[[AgentEvent], None] = lambda event: None) -> list[AgentEvent]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pointcode_local.checkpoints import Checkpoints
+from tests.app.test_host import Play, ignore, turn
+from tests.fakes import ScriptedModel, call, say
 
 
 def change(store: Checkpoints, turn: int, path: Path, data: bytes | None) -> None:
@@ -250,3 +253,22 @@ def test_whatever_damage_there_is_in_the_index_the_rest_can_be_undone(
     for _ in range(3):
         restored += store.undo().restored
     assert path in restored and path.read_bytes() == b"old"
+
+
+def test_a_link_that_a_patch_deletes_comes_back(tmp_path: Path) -> None:
+    model = ScriptedModel(call("patch", patch="*** Begin Patch\n*** Delete File: link\n*** End Patch"), say("Gone."))
+    play = Play(tmp_path, model)
+    (play.cwd / "a.txt").write_text("a\n")
+    (play.cwd / "link").symlink_to("a.txt")
+
+    async def run() -> None:
+        host = play.host()
+        await turn(await host.open(ignore))
+        assert not (play.cwd / "link").is_symlink()
+        assert await host.undo() == "restored link"
+        assert (play.cwd / "link").readlink() == Path("a.txt")
+        assert await host.redo() == "removed link"
+        await host.close()
+
+    asyncio.run(run())
+    assert [path.name for path in play.cwd.iterdir()] == ["a.txt"]

@@ -204,4 +204,5 @@ def test_a_file_whose_middle_was_left_out_to_fit_the_context_is_not_replaced(tmp
 
     asyncio.run(run())
     assert "left out here" in model.requests[1].messages[-1].content
+    assert "only in part" in model.requests[2].messages[-1].content
     assert (play.cwd / "a.txt").read_text() == text
