@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 from .assembly import assemble
@@ -18,34 +17,24 @@ from .chat_formats import ChatFormat, Mark, format_of, opens_reasoning, reasonin
 from .chat_parse import ReplyParser
 from .engine import Engine
 from .errors import ContextOverflow, RequestError
-from .logprobs import token_logprob
 from .model_files import ModelFiles, open_model
 from .parts import EngineOptions, model_name
 from .recommended import recommended_sampling
 from .registry import resolve
+from .reply import Reply
 from .stops import StopMatcher
-from .tokenizer import Tokenizer
 from .tool_schemas import ToolSchemas
 from .types import (
-    AnswerText,
     ChatDelta,
-    ChatFinished,
     ChatRequest,
-    FinishReason,
     Grammar,
     Message,
     PrefillProgress,
-    ReasoningText,
     Request,
     StreamFinished,
-    TokenLogprob,
-    ToolCall,
-    ToolCallReady,
     ToolSpec,
-    Usage,
 )
 
-_LOG = logging.getLogger(__name__)
 DEFAULT_REASONING_BUDGET = 8192  # tokens; then the closing marker is forced
 _LONG_CHARS, _MANY = 20_000, 500  # of a conversation; messages and tools
 _NEVER = -1e4  # logit bias
@@ -130,7 +119,7 @@ class LocalChatModel:
         prompt_ids = await self._prompt_of(request)
         in_reasoning = opens_reasoning(prompt_ids, self.files.tokenizer, self._form)
         tool_names = () if request.tool_choice == "none" else tuple(tool.name for tool in request.tools)
-        reply = _Reply(
+        reply = Reply(
             ReplyParser(
                 self.files.tokenizer,
                 self._form,
@@ -157,7 +146,7 @@ class LocalChatModel:
             self._ids.remember(request.messages, request.tools, reply.message(), prompt_ids, reply.ids)
 
     # ------------------------------------------------------------------ one reply
-    async def _run(self, first: Request, reply: _Reply, max_thought: int) -> AsyncGenerator[ChatDelta, None]:
+    async def _run(self, first: Request, reply: Reply, max_thought: int) -> AsyncGenerator[ChatDelta, None]:
         """Streams the reply; a thought that spent its budget is closed and the reply goes on from there."""
         end_id = reasoning_end_id(self.files.tokenizer, self._form)
         request = first
@@ -174,7 +163,7 @@ class LocalChatModel:
                 for delta in reply.finish("length"):
                     yield delta
                 return
-            for delta in reply.feed([end_id]):
+            for delta in reply.feed(end_id):
                 yield delta
             request = replace(
                 first,
@@ -183,7 +172,7 @@ class LocalChatModel:
                 grammar=self._after_thought(first.grammar),
             )
 
-    async def _run_once(self, request: Request, reply: _Reply, budget: int | None) -> AsyncGenerator[ChatDelta, None]:
+    async def _run_once(self, request: Request, reply: Reply, budget: int | None) -> AsyncGenerator[ChatDelta, None]:
         """Until the reply is finished, or its thinking has used up `budget` tokens."""
         async with aclosing(self.engine.stream(request)) as events:
             async for event in events:
@@ -195,8 +184,8 @@ class LocalChatModel:
                         yield delta
                 else:
                     # One by one: how many ids arrive together is chance, where the thought ends must not be.
-                    for i, token in enumerate(event.ids):
-                        for delta in reply.feed([token], event.logprobs[i : i + 1]):
+                    for token, values in zip_longest(event.ids, event.logprobs):
+                        for delta in reply.feed(token, values):
                             yield delta
                         if reply.finished or (budget is not None and reply.thought_tokens >= budget):
                             return
@@ -258,137 +247,6 @@ def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel
     """Opens a model by path, registered name or hub id. Raises ModelError, DownloadError, BackendError."""
     files = open_model(resolve(str(model)), options.cache_dir)
     return LocalChatModel(Engine(assemble(files, model_name(model), options)), files)
-
-
-class _Reply:
-    """A reply as far as it came: what was shown, and the ids it was made of."""
-
-    def __init__(
-        self, parser: ReplyParser, stops: StopMatcher, tokenizer: Tokenizer, *, n_top: int, one_call: bool
-    ) -> None:
-        self._parser = parser
-        self._stops = stops
-        self._tokenizer = tokenizer
-        self._n_top = n_top
-        self._one_call = one_call
-        self._logprobs: list[TokenLogprob] = []  # of answer tokens whose text was not shown yet
-        self._answer: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[ToolCall] = []
-        self._prompt = PrefillProgress(0, 0, 0)
-        self._begun_s = time.perf_counter()
-        self._first_s = self._last_s = 0.0
-        self._n_given = 0
-        self.ids: list[int] = []  # those that were given included
-        self.finished = False
-        self.is_whole = False  # ended by itself: may be continued id for id
-
-    @property
-    def thought_tokens(self) -> int:
-        """Tokens of the open thought; 0 outside."""
-        return self._parser.n_reasoning_tokens if self._parser.in_reasoning else 0
-
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether a thought is open."""
-        return self._parser.in_reasoning
-
-    @property
-    def written_ids(self) -> list[int]:
-        """The ids that the model wrote."""
-        return self.ids[self._n_given :]
-
-    @property
-    def n_written(self) -> int:
-        """How many tokens the model wrote."""
-        return len(self.ids) - self._n_given
-
-    def begin_with(self, ids: Sequence[int]) -> list[ChatDelta]:
-        """The deltas of what the reply begins with, before the model writes; stop strings are not looked for in it."""
-        self.ids += ids
-        self._n_given = len(ids)
-        return [recorded for delta in self._parser.push(ids) for recorded in self._record(delta)]
-
-    def note(self, progress: PrefillProgress) -> None:
-        """Counts of the first prompt are those of the reply."""
-        if not self.n_written:
-            self._prompt = progress
-
-    @property
-    def usage(self) -> Usage:
-        """Of the whole reply, also where it took two requests of the engine."""
-        waited_s = self._first_s - self._begun_s if self._first_s else 0.0
-        done, cached = self._prompt.total_tokens, self._prompt.cached_tokens
-        return Usage(done, cached, self.n_written, waited_s, self._last_s - self._first_s)
-
-    def feed(self, ids: Sequence[int], logprobs: Sequence[Mapping[int, float]] = ()) -> list[ChatDelta]:
-        """The deltas of new ids; may finish the reply (a stop string, the one call that was allowed)."""
-        self._last_s = time.perf_counter()
-        self._first_s = self._first_s or self._last_s
-        deltas: list[ChatDelta] = []
-        for i, token in enumerate(ids):
-            values = logprobs[i] if i < len(logprobs) else None
-            self.ids.append(token)
-            in_answer = not self._parser.in_reasoning and token not in self._tokenizer.control_ids
-            parsed = self._parser.push([token])
-            if self._parser.in_call:
-                self._logprobs.clear()
-            elif values and in_answer:
-                self._logprobs.append(token_logprob(self._tokenizer, token, values, self._n_top))
-            deltas += self._shown(parsed)
-            if self._stops.stopped:
-                return [*deltas, *self._end("stop")]
-            if self._one_call and self._calls:
-                return [*deltas, *self._end("tool_calls")]
-        return deltas
-
-    def finish(self, reason: FinishReason, error: str | None = None) -> list[ChatDelta]:
-        """The engine's stream has ended."""
-        deltas = self._shown(self._parser.finish(reason))
-        rest = self._stops.flush()
-        if rest:
-            deltas += self._record(AnswerText(rest))
-        self.finished = True
-        self.is_whole = reason == "stop" and not self._stops.stopped
-        final = "stop" if self._stops.stopped else self._parser.finish_reason(reason)
-        return [*deltas, self._finished(final, error)]
-
-    def message(self) -> Message:
-        """The reply as a message of the conversation."""
-        return Message("assistant", "".join(self._answer), "".join(self._reasoning), tuple(self._calls))
-
-    def _end(self, reason: FinishReason) -> list[ChatDelta]:
-        self.finished = True
-        return [self._finished(reason)]
-
-    def _finished(self, reason: FinishReason, error: str | None = None) -> ChatFinished:
-        return ChatFinished(reason, self.usage, error, self._stops.matched, self._parser.n_reasoning_tokens)
-
-    def _shown(self, deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
-        shown: list[ChatDelta] = []
-        for delta in deltas:
-            if isinstance(delta, AnswerText):
-                text = self._stops.feed(delta.text)
-                shown += self._record(AnswerText(text)) if text else []
-            elif not self._stops.stopped:
-                held = self._stops.flush()
-                shown += self._record(AnswerText(held)) if held else []
-                shown += self._record(delta)
-        return shown
-
-    def _record(self, delta: ChatDelta) -> list[ChatDelta]:
-        match delta:
-            case AnswerText(text):
-                self._answer.append(text)
-                delta = AnswerText(text, tuple(self._logprobs))
-                self._logprobs.clear()
-            case ReasoningText(text):
-                self._reasoning.append(text)
-            case ToolCallReady(call=call):
-                self._calls.append(call)
-            case _:
-                pass
-        return [delta]
 
 
 def _marker_text(form: ChatFormat, mark: Mark) -> str:
