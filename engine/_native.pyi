@@ -190,7 +190,7 @@ class WeightKind(IntEnum):
     Q_BIAS = 4
     K_BIAS = 5
     V_BIAS = 6
-    O = 7  # noqa: E741
+    O = 7
     NORM_FFN = 8
     GATE = 9
     UP = 10

@@ -21,7 +21,7 @@ from ._native import Notice, RowEnd
 from .control_parts import ControlCounters, ControlLimits, Prefill, PrefillCancelled
 from .errors import BackendError, CapacityError, EngineError
 from .job import Job
-from .kv_cache import FULL, PAGE_TOKENS, SLIDING, KvCache, SequencePages
+from .kv_cache import FULL, PAGE_TOKENS, SLIDING, SequencePages
 from .prefix_cache import PrefixCache
 from .types import LiveRequest
 from .waiting import WaitingJobs
@@ -39,7 +39,6 @@ class ControlPlane:
     def __init__(
         self,
         service: _native.DecodeService,
-        kv: KvCache,
         prefix: PrefixCache,
         prefill: Prefill,
         make_backend: Callable[[], _native.StepBackend],
@@ -49,7 +48,6 @@ class ControlPlane:
         self.counters = ControlCounters()
         self.dead: EngineError | None = None
         self._service = service
-        self._kv = kv
         self._prefix = prefix
         self._prefill = prefill
         self._make_backend = make_backend

@@ -58,7 +58,6 @@ class Engine:
         self._masks = MaskWorker(self._service)
         self._control = ControlPlane(
             self._service,
-            parts.kv,
             self._prefix,
             parts.prefill,
             parts.make_backend,

@@ -106,7 +106,7 @@ def _damage_is_named() -> Generator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # noqa: BLE001 - the library that builds it raises nothing narrower
+    except Exception as error:  # the library that builds it raises nothing narrower
         raise ModelError(f"the tokenizer is damaged: {error}") from error
 
 

@@ -153,9 +153,8 @@ def _fish(forms: Sequence[Form]) -> Iterable[str]:
     for form in forms:
         seen = f"__fish_seen_subcommand_from {form.name}" if form.name else f"not __fish_seen_subcommand_from {names}"
         if form.name:
-            yield f"complete -c pointcode -n {_fish_quoted(f'not __fish_seen_subcommand_from {names}')} " + (
-                f"-a {form.name} -d {_fish_quoted(form.summary)}"
-            )
+            none_yet = _fish_quoted(f"not __fish_seen_subcommand_from {names}")
+            yield f"complete -c pointcode -n {none_yet} -a {form.name} -d {_fish_quoted(form.summary)}"
         for option in form.options:
             flags = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names)
             value = f" {_fish_value(option)}" if option.value else ""

@@ -245,7 +245,7 @@ class CallRunner:
             if all(map(self._box.policy.may_read, self._touched(tool, arguments))):  # else the reason is not to be told
                 raise
             return ()
-        except Exception:  # noqa: BLE001 - part of the tool runner: a preview that fails must not fail the call
+        except Exception:  # part of the tool runner: a preview that fails must not fail the call
             log.exception("preview of %s failed", tool.name)
             return ()
 
@@ -295,7 +295,7 @@ class CallRunner:
             async with self._watched(call, tool):
                 result = await tool.run(self._context(call, judged), arguments)
             return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
-        except Exception as error:  # noqa: BLE001 - the tool runner: a bug in a tool is a result, not the end of the turn
+        except Exception as error:  # the tool runner: a bug in a tool is a result, not the end of the turn
             log.exception("tool %s failed", tool.name)
             return ToolResult(f"Error: {tool.name} failed inside: {type(error).__name__}: {error}", is_error=True)
         finally:

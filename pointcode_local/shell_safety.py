@@ -284,7 +284,7 @@ def read_only(command: Simple) -> bool:
     options, operands = split_options(rest)
     if name == "find":
         options, operands = [w for w in rest if w.startswith("-")], [w for w in rest if not w.startswith("-")]
-    if name in ("date",) and any(not word.startswith("+") for word in operands):
+    if name == "date" and any(not word.startswith("+") for word in operands):
         return False
     if name == "cd" and len(operands) != 1:
         return False

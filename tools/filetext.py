@@ -240,4 +240,4 @@ def without_ending(line: str) -> str:
     """`line` without a final `\\n` or `\\r\\n`."""
     if line.endswith("\r\n"):
         return line[:-2]
-    return line[:-1] if line.endswith("\n") else line
+    return line.removesuffix("\n")

@@ -60,7 +60,7 @@ def is_secret(path: PurePath) -> bool:
     if not parts:
         return False
     name = parts[-1]
-    if EXAMPLE.search(name) or name.endswith(".pub") or name in ("known_hosts",):
+    if EXAMPLE.search(name) or name.endswith(".pub") or name == "known_hosts":
         return False
     if any(part in FOLDERS for part in parts):
         return True

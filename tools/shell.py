@@ -224,7 +224,7 @@ class ShellTool(BaseTool):
 
 def _joined(shown: str, note: str) -> str:
     if not shown:
-        return note if note else NO_OUTPUT
+        return note or NO_OUTPUT
     if not note:
         return shown
     return f"{shown}{'' if shown.endswith(chr(10)) else chr(10)}{note}"

@@ -87,7 +87,7 @@ _QUERIES = {
 TAGGED = frozenset(_QUERIES)
 _CONTAINERS = re.compile(r"class|struct|union|interface|trait|enum|record")
 # Splitting what this leaves takes half the time of a regular expression.
-_ONLY_WORDS = bytes(b if chr(b).isalnum() and b < 128 or b == ord("_") else ord(" ") for b in range(256))
+_ONLY_WORDS = bytes(b if (chr(b).isalnum() and b < 128) or b == ord("_") else ord(" ") for b in range(256))
 
 
 class Tag(NamedTuple):  # a tuple: 100,000 of them are made from JSON and written to it

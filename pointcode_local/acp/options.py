@@ -54,7 +54,7 @@ def config_options(mode: str, model: str, models: Sequence[str]) -> list[ConfigO
 
 
 def _select(
-    id: Literal["mode", "model"],  # noqa: A002 - the protocol's name
+    id: Literal["mode", "model"],  # the protocol's name
     name: str,
     description: str,
     current: str,

@@ -34,7 +34,7 @@ End = Literal["", "input", "output", "stopped"]
 class BadMessage(Exception):
     """A line that is no message of the protocol; `id` is the request it belongs to, as far as that can be known."""
 
-    def __init__(self, code: int, reason: str, id: Any = None) -> None:  # noqa: A002 - the protocol's name
+    def __init__(self, code: int, reason: str, id: Any = None) -> None:  # the protocol's name
         super().__init__(reason)
         self.code, self.id = code, id
 

@@ -205,7 +205,7 @@ class DiffView(Widget):
             head = f"{gutter}{_SIGNS[row.kind]} " if n == 0 else " " * (len(gutter) + 2)
             body = [Segment(text, look.word if marked else look.text) for text, marked in pieces]
             used = sum(cell_len(text) for text, _ in pieces)
-            line = [Segment(head, look.number if row.kind == "same" else look.number), *body]
+            line = [Segment(head, look.number), *body]
             line.append(Segment(" " * (room - used), look.text))
             line = Segment.adjust_line_length(line, width, look.text)
             lines.append(_Line(line, len(head), "".join(text for text, _ in pieces), n > 0, row.kind != "same"))

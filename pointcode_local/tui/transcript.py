@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.events import Click
@@ -63,7 +64,7 @@ class Transcript(GrowingScroll, can_focus=False):
         self._all_unfolded = False
         self.below = Below(self.anchor)  # its place is under this widget
 
-    def compose(self):  # noqa: ANN201
+    def compose(self) -> ComposeResult:
         """The first screen, then the entries."""
         yield self._welcome
         yield self._earlier

@@ -14,7 +14,6 @@ class ViKeys:
 
     def __init__(self, area: TextArea, arrow: Callable[[str], None]) -> None:
         self._area = area
-        self._arrow = arrow
         self._pending = ""
         self.inserting = True
         self._commands: dict[str, Callable[[], object]] = {
@@ -47,8 +46,8 @@ class ViKeys:
             "o": lambda: self._open_line(below=True),
             "O": lambda: self._open_line(below=False),
             "C": lambda: self._insert(area.action_delete_to_end_of_line),
-            "S": lambda: self._change_line(),
-            "cc": lambda: self._change_line(),
+            "S": self._change_line,
+            "cc": self._change_line,
             "cw": lambda: self._insert(area.action_delete_word_right),
             "cb": lambda: self._insert(area.action_delete_word_left),
             "c$": lambda: self._insert(area.action_delete_to_end_of_line),

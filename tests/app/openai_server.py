@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_script: ScriptedServer
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:
         return
 
     def _json(self, status: int, value: Any, headers: Sequence[tuple[str, str]] = ()) -> None:

@@ -39,7 +39,7 @@ class PtyProgram:
             stdout=self.slave,
             stderr=self.slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (one thread at this time)
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # one thread at this time
         )
 
     def __enter__(self) -> PtyProgram:

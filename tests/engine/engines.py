@@ -24,7 +24,7 @@ def prompt(seed: int, n: int) -> tuple[int, ...]:
     return tuple(int(t) for t in np.random.default_rng(seed).integers(20, 300, n))
 
 
-class opened:  # noqa: N801
+class opened:
     """An engine that is closed, with balanced books, at the end."""
 
     def __init__(

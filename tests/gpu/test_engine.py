@@ -63,7 +63,7 @@ def test_both_gpu_backends_and_the_cpu_begin_a_text_alike(files: ModelFiles) -> 
 
 def test_the_default_here_is_the_megakernel(files: ModelFiles) -> None:
     with opened(files, options("auto")) as engine:
-        assert engine._parts.make_backend().name == "megakernel"  # noqa: SLF001
+        assert engine._parts.make_backend().name == "megakernel"
 
 
 def test_a_cancelled_request_frees_its_pages_and_others_go_on(files: ModelFiles) -> None:

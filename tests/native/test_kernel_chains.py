@@ -35,7 +35,7 @@ def library() -> ctypes.CDLL:
 
 
 @pytest.fixture(scope="module", params=["lean", "shipped"])
-def kernel(request: pytest.FixtureRequest, library: ctypes.CDLL, weights: ModelWeights) -> HostKernel:  # noqa: F811
+def kernel(request: pytest.FixtureRequest, library: ctypes.CDLL, weights: ModelWeights) -> HostKernel:
     return HostKernel.of(library, weights, 4, order=request.param)
 
 
