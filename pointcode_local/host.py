@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pointcode_local import __version__
 from pointcode_local.agent import Agent, Menu
 from pointcode_local.background_map import BackgroundMap
-from pointcode_local.checkpoints import Checkpoints
 from pointcode_local.complete import SlashCommand, no_such_command, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.config import set_value, set_values
@@ -32,25 +31,14 @@ from pointcode_local.frontend import (
     Timeline,
     ToolAdapter,
 )
+from pointcode_local.open_session import OpenSession, SessionChoice
 from pointcode_local.own_commands import OwnCommand, own_commands
 from pointcode_local.runner import Toolbox
-from pointcode_local.session import SessionError, SessionLog, SessionStore
-from pointcode_local.tools.base import ToolError
 from pointcode_local.trace_file import last_trace
 from pointcode_local.turn import AgentLimits
-from pointcode_local.unified import file_change
 
 if TYPE_CHECKING:
     from pointcode_local.kit import ToolKit
-
-
-@dataclass(frozen=True, slots=True)
-class SessionChoice:
-    """Which session to open: a new one, this folder's last, one by its id, or a copy of one."""
-
-    continue_last: bool = False
-    resume: str = ""
-    fork: str = ""
 
 
 class AppHost:
@@ -70,11 +58,9 @@ class AppHost:
         self._interactive = interactive
         self._open_model = open_model
         self._adapter = adapter
-        self._store = SessionStore(setup.places.state / "sessions")
+        self._session = OpenSession(setup.places, setup.cwd)
         self._model: ChatModel | None = None
-        self._log: SessionLog | None = None
         self._agent: Agent | None = None
-        self._history: list[AgentEvent] = []
         self._kit: ToolKit | None = None
         self._map: BackgroundMap | None = None
         self._watch = EngineWatch()
@@ -116,38 +102,25 @@ class AppHost:
 
     def open_session(self) -> str:
         """Open the session asked for, if that was not done yet; returns its id. Raises HostError."""
-        if self._log is None:
-            self._open_session(self._choice)
-        assert self._log is not None
-        return self._log.id
+        log = self._session.log or self._session.open(self._choice)
+        return log.id
 
-    def _open_session(self, choice: SessionChoice) -> None:
-        cwd = self._setup.cwd
-        try:
-            if choice.fork:
-                opened = self._store.fork(choice.fork, cwd)
-            elif choice.resume or choice.continue_last:
-                opened = self._store.open(choice.resume or self._store.latest(cwd))
-            else:
-                opened = (self._store.create(cwd), [])
-        except SessionError as error:
-            raise HostError(str(error)) from error
-        if self._log is not None:
-            self._log.close()
-        self._log, self._history = opened
+    def _change_session(self, choice: SessionChoice) -> Agent:
+        self._session.open(choice)
         if self._kit is not None:
             self._kit.policy.leave_session()
+        return self._new_agent()
 
     def _new_agent(self) -> Agent:
-        model, log, settings = self._model, self._log, self._setup.settings
+        model, log, settings = self._model, self._session.log, self._setup.settings
         assert model is not None and log is not None
         menu = self._menu(model)
         self._agent = Agent(
             model=model,
-            toolbox=self._toolbox(log),
+            toolbox=self._toolbox(),
             log=log,
             system=system_prompt(small=self._is_small, blocks=menu == "blocks"),
-            history=self._history,
+            history=self._session.history,
             limits=AgentLimits(max_turns=settings.max_turns),
             home=self._setup.places.config,
             sampling=SamplingParams(temperature=settings.temperature) if settings.temperature >= 0 else None,
@@ -176,7 +149,7 @@ class AppHost:
             self._kit = ToolKit(self._setup.settings, self._setup.places, self._setup.cwd, small_model=self._is_small)
         return self._kit
 
-    def _toolbox(self, log: SessionLog) -> Toolbox:
+    def _toolbox(self) -> Toolbox:
         kit = self._opened_kit
         tools, withheld = pick_tools(kit.tools, self._setup.allowed_tools)
         if self._adapter is not None:
@@ -187,7 +160,7 @@ class AppHost:
             policy=kit.policy,
             workspace=kit.workspace,
             root=self._setup.cwd,
-            checkpoints=Checkpoints(self._checkpoints(log.id).folder, kit.workspace.files.read),
+            checkpoints=self._session.checkpoints(kit.workspace.files.read),
             watch=kit.watch,
             interactive=self._interactive,
             sandbox=kit.policy.sandbox_for,
@@ -195,9 +168,6 @@ class AppHost:
             prepare=self._adapter.prepare if self._adapter is not None else None,
             going_on=kit.told_of_jobs,
         )
-
-    def _checkpoints(self, session_id: str) -> Checkpoints:
-        return Checkpoints(self._setup.places.state / "checkpoints" / session_id)
 
     # ------------------------------------------------------------------------------------------- services
     @property
@@ -211,7 +181,7 @@ class AppHost:
             mode=self._kit.policy.mode if self._kit else settings.permission_mode,
             cwd=self._setup.cwd,
             context_limit=model.context_tokens if model else 0,
-            session_id=self._log.id if self._log else "",
+            session_id=self._session.log.id if self._session.log else "",
             version=__version__,
             n_jobs=self._kit.n_jobs if self._kit else 0,
             session_rules=self._kit.policy.session_rules if self._kit else (),
@@ -219,40 +189,32 @@ class AppHost:
 
     def history(self) -> Sequence[AgentEvent]:
         """The open session's events so far."""
-        return self._store.read(self._log.id) if self._log else ()
+        return self._session.events()
 
     async def new_session(self) -> Agent:
         """Start an empty session with the same model."""
-        self._open_session(SessionChoice())
-        return self._new_agent()
+        return self._change_session(SessionChoice())
 
     async def resume(self, session_id: str) -> Agent:
         """Open a stored session; the one that is open stays when that fails."""
-        if self._log is not None and self._log.id == session_id and self._agent is not None:
+        log = self._session.log
+        if log is not None and log.id == session_id and self._agent is not None:
             return self._agent
-        self._open_session(SessionChoice(resume=session_id))
-        return self._new_agent()
+        return self._change_session(SessionChoice(resume=session_id))
 
     async def undo(self) -> str:
         """Put back the files that the last turn changed."""
-        return self._moved("undo", "restored", "The user undid your last changes")
+        return self._noted("The user undid your last changes", self._session.undo()) or "nothing to undo"
 
     async def redo(self) -> str:
         """Make the changes of the turn that was undone last again."""
-        return self._moved("redo", "changed again", "The user made the changes that were undone again")
+        note = "The user made the changes that were undone again"
+        return self._noted(note, self._session.redo()) or "nothing to redo"
 
-    def _moved(self, way: Literal["undo", "redo"], done: str, note: str) -> str:
-        if self._log is None:
-            raise HostError("no session is open")
-        checkpoints = self._checkpoints(self._log.id)
-        try:
-            moved = checkpoints.undo() if way == "undo" else checkpoints.redo()
-        except (OSError, ToolError) as error:
-            raise HostError(f"{way} failed, nothing was changed: {error}") from error
-        text = moved.told(done, self._shown)
-        if text and self._agent is not None:
-            self._agent.note(f"{note}: {text}.")
-        return text or f"nothing to {way}"
+    def _noted(self, note: str, done: str) -> str:
+        if done and self._agent is not None:
+            self._agent.note(f"{note}: {done}.")
+        return done
 
     def jobs(self) -> Sequence[JobInfo]:
         """The commands that the model left running."""
@@ -271,17 +233,11 @@ class AppHost:
 
     def name_session(self, name: str) -> str:
         """Name the open session for lists."""
-        if self._log is None or not name.strip():
-            raise HostError("usage: /name NAME")
-        self._log.set_name(name)
-        lost = f"; that is not being kept: {self._log.problem}" if self._log.problem else ""
-        return f"this session is now called {' '.join(name.split())}{lost}"
+        return self._session.set_name(name)
 
     def changes(self) -> Sequence[FileDiff]:
         """What the session's turns changed and was not undone, against the files as they are."""
-        originals = self._checkpoints(self._log.id).originals() if self._log is not None else {}
-        found = [file_change(self._shown(path), before, path) for path, before in originals.items()]
-        return [change for change in found if change is not None]
+        return self._session.changes()
 
     def commands(self) -> Sequence[SlashCommand]:
         """The commands that the person and the project wrote as Markdown files."""
@@ -320,9 +276,6 @@ class AppHost:
         """The repository's map as it now is."""
         return await self._opened_map.shown()
 
-    def _shown(self, path: Path) -> str:
-        return str(path.relative_to(self._setup.cwd)) if path.is_relative_to(self._setup.cwd) else str(path)
-
     def may_read(self, path: Path) -> bool:
         """May this file be shown to the model without asking?"""
         return self._kit is not None and self._kit.policy.may_read(path)
@@ -339,7 +292,7 @@ class AppHost:
 
     def sessions(self) -> Sequence[SessionInfo]:
         """Stored sessions of this folder in which something was said, newest first."""
-        return [info for info in self._store.list(self._setup.cwd) if info.title]
+        return self._session.stored()
 
     def models(self) -> Sequence[str]:
         """Models that `use_model` can open now."""
@@ -356,7 +309,7 @@ class AppHost:
         self._setup = replace(self._setup, settings=settings)
         if old is not None:
             await old.aclose()
-        self._history = list(self.history())
+        self._session.history = list(self._session.events())
         return self._new_agent()
 
     async def first_look(self) -> FirstLook | None:
@@ -394,9 +347,8 @@ class AppHost:
         if self._model is not None:
             with contextlib.suppress(EngineError):
                 await self._model.aclose()
-        if self._log is not None:
-            self._log.close()
-        self._agent = self._kit = self._model = self._log = self._map = None
+        self._session.close()
+        self._agent = self._kit = self._model = self._map = None
 
     def sandbox_warning(self) -> str:
         """What to tell the person when commands may run unconfined in mode auto; "" when there is nothing to tell."""

@@ -18,7 +18,8 @@ from pointcode_local.events import SessionInfo, TurnStarted
 from pointcode_local.exits import UsageError
 from pointcode_local.extensions import parse_servers
 from pointcode_local.frontend import HostError, OnProgress, Progress, ToolAdapter
-from pointcode_local.host import AppHost, SessionChoice
+from pointcode_local.host import AppHost
+from pointcode_local.open_session import SessionChoice
 from pointcode_local.session import SessionError, SessionStore
 
 

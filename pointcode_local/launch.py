@@ -14,8 +14,9 @@ from pointcode_local.config import find_places
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.exits import UsageError
 from pointcode_local.frontend import HostError
-from pointcode_local.host import AppHost, SessionChoice
+from pointcode_local.host import AppHost
 from pointcode_local.local_models import exit_code_of
+from pointcode_local.open_session import SessionChoice
 from pointcode_local.piped import PipedInput, as_context, is_piped
 from pointcode_local.waiting import StderrLines
 

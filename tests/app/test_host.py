@@ -16,7 +16,8 @@ from pointcode_local.config import Settings, find_places
 from pointcode_local.engine.errors import ModelError
 from pointcode_local.events import AgentEvent, Answer, FileDiff, PermissionAsked, SetMode, ToolFinished, TurnStarted
 from pointcode_local.frontend import HostError, Progress
-from pointcode_local.host import AppHost, SessionChoice
+from pointcode_local.host import AppHost
+from pointcode_local.open_session import SessionChoice
 from pointcode_local.tools.mcp_server import McpServer
 from tests.app.agents import end_of, of_type
 from tests.app.openai_server import ScriptedServer

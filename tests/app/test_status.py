@@ -10,7 +10,7 @@ import pytest
 
 from pointcode_local.config import Settings, load_settings
 from pointcode_local.events import CompactionFinished, UsageChanged
-from pointcode_local.host import SessionChoice
+from pointcode_local.open_session import SessionChoice
 from pointcode_local.status import status_text
 from tests.app.acp.kit import EditorKit
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
