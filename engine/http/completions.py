@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from .text import complete, prompt_text
 _DEFAULT_TOKENS = 16  # as OpenAI's
 _MAX_STOPS = 16
 _MAX_TOKENS = 2**31 - 1
+_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,9 @@ class _Choice:
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     end: ChatFinished | None = None
     offset: int = 0
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
 
     def add(self, delta: ChatDelta) -> None:
         if isinstance(delta, AnswerText):
@@ -141,18 +146,25 @@ class _Choice:
         """The legacy shape of the entries, or None when none were asked for."""
         if n is None:
             return None
-        texts = [entry.token.decode("utf-8", "replace") for entry in entries]
         offsets: list[int] = []
-        for text in texts:
+        for entry in entries:
             offsets.append(self.offset)
-            self.offset += len(text)
-        top = [{t.decode("utf-8", "replace"): value for t, value in entry.top[:n]} for entry in entries]
+            self.offset += len(self._decoder.decode(entry.token))
+        top = [{_spelled(token): value for token, value in entry.top[:n]} for entry in entries]
         return {
-            "tokens": texts,
+            "tokens": [_spelled(entry.token) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": top,
             "text_offset": offsets,
         }
+
+
+def _spelled(token: bytes) -> str:
+    """A token as this shape names it: a piece of a character by its bytes, so that no two have one name."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
 def _usage(ends: list[ChatFinished], n: int) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Gate:
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
         error = self._refusal(scope, headers)
         if error is not None:
+            scope["app"].state.served.metrics.requests["gate", error.status] += 1
             await _answer(error, scope["path"], send)
             return
         counted = _counted(receive, self._options.limits.body_bytes)

@@ -59,10 +59,16 @@ def refusal(request: Request, error: ApiError) -> Response:
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in the path's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 404
+    """404 and 405 of the router, in the path's shape; the latter says what is allowed."""
+    status, more = 404, None
+    if isinstance(error, HTTPException):
+        status, more = error.status_code, error.headers
     what = "not allowed" if status == 405 else "not known"
-    return refusal(request, ApiError(status, f"{request.method} {request.url.path}: {what} here", code="unknown_url"))
+    problem = ApiError(status, f"{request.method} {request.url.path}: {what} here", code="unknown_url")
+    answer = refusal(request, problem)
+    answer.headers.update(more or {})
+    served(request).metrics.requests["unknown", status] += 1
+    return answer
 
 
 async def read_request(request: Request, read: Callable[[Body], _T]) -> _T:

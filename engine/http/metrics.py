@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..engine import EngineStats
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+REASONS = ("stop", "length", "tool_calls", "error", "refused", "unfinished")
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -41,6 +42,7 @@ class Metrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()  # (route, status)
         self.tokens: Counter[str] = Counter()  # kind
+        self.replies: Counter[str] = Counter()  # how they ended
         self.n_live = 0
         self.n_cut = 0  # connections cut because their client did not read
         self.n_gone = 0  # clients that left before the answer was complete
@@ -58,6 +60,11 @@ class Metrics:
         yield from _head("tokens_total", "counter", "Tokens of finished requests.")
         for kind in ("prompt", "cached", "generated"):
             yield f'pointcode_tokens_total{{kind="{kind}"}} {self.tokens[kind]}'
+        yield from _head(
+            "replies_total", "counter", "Replies by how they ended; those nobody waited for are unfinished."
+        )
+        for reason in REASONS:
+            yield f'pointcode_replies_total{{reason="{reason}"}} {self.replies[reason]}'
         yield from _value("live_requests", "gauge", "Requests that are being answered.", self.n_live)
         yield from _value("slow_clients_cut_total", "counter", "Connections cut because nobody read.", self.n_cut)
         yield from _value("clients_gone_total", "counter", "Clients that left before the end.", self.n_gone)

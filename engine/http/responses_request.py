@@ -14,6 +14,7 @@ from .sampling import MAX_LOGPROBS, read_sampling
 from .state import Served
 
 _MAX_TOKENS = 2**31 - 1
+_MAX_NOTES, _MAX_NAME_CHARS, _MAX_NOTE_CHARS = 16, 64, 512  # as OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ def read_response(body: Body, state: Served, priority: int) -> ResponseCall:
     """Parses the body; raises ApiError naming the member that cannot be honoured."""
     state.checked_model(body.text("model"))
     model = state.model
-    echo = {name: body.take(name) for name in ("instructions", "metadata", "tools", "tool_choice", "text", "reasoning")}
+    echo = {name: body.take(name) for name in ("instructions", "tools", "tool_choice", "text", "reasoning")}
+    echo["metadata"] = _metadata(body)
     tools = _tools(body)
     choice = _tool_choice(body, tools)
     schema = _text_format(body)
@@ -72,6 +74,17 @@ def read_response(body: Body, state: Served, priority: int) -> ResponseCall:
         "reasoning": echo["reasoning"] or {"effort": None, "summary": None},
     }
     return ResponseCall(chat, conversation, stream, store, n_logprobs, echo)
+
+
+def _metadata(body: Body) -> dict[str, Any] | None:
+    """Notes that are kept with the response and repeated: few and short ones."""
+    notes = body.mapping("metadata")
+    for name, value in (notes or {}).items():
+        if not isinstance(value, str) or len(value) > _MAX_NOTE_CHARS or len(name) > _MAX_NAME_CHARS:
+            raise invalid("metadata", f"names of {_MAX_NAME_CHARS} characters, texts of {_MAX_NOTE_CHARS} at most")
+    if notes and len(notes) > _MAX_NOTES:
+        raise invalid("metadata", f"at most {_MAX_NOTES} notes")
+    return notes
 
 
 def _refuse_rest(body: Body, stream: bool) -> None:

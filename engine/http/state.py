@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from ..chat_model import LocalChatModel
+from ..errors import EngineError
 from ..types import AnswerText, ChatDelta, ChatFinished, ChatRequest, ReasoningText, ToolCallArguments, ToolCallBegun
 from .errors import ApiError
 from .health import HealthWatch
@@ -87,11 +88,18 @@ class Served:
     async def counted(self, deltas: AsyncGenerator[ChatDelta, None]) -> AsyncGenerator[ChatDelta, None]:
         """The same deltas; what they tell goes into the metrics."""
         self.metrics.n_live += 1
+        end = "unfinished"
         try:
             async for delta in self._timed(deltas):
+                if isinstance(delta, ChatFinished):
+                    end = "error" if delta.reason == "cancelled" else delta.reason
                 yield delta
+        except EngineError:
+            end = "refused"
+            raise
         finally:
             self.metrics.n_live -= 1
+            self.metrics.replies[end] += 1
 
     async def _timed(self, deltas: AsyncGenerator[ChatDelta, None]) -> AsyncGenerator[ChatDelta, None]:
         begun_s = last_s = time.perf_counter()

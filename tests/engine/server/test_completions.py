@@ -67,6 +67,17 @@ def test_logprobs_have_an_entry_per_token(asked: Asked) -> None:
     assert streamed == logprobs["tokens"]
 
 
+def test_pieces_of_characters_are_named_by_their_bytes_in_logprobs(asked: Asked, model: LocalChatModel) -> None:
+    begin = next(i for i in range(model.engine.vocab) if model.files.tokenizer.token_bytes(i) == b"\xf0")
+    _, body = asked.post(PATH, prompt="x", max_tokens=3, logit_bias={str(begin): 100}, logprobs=20)
+    choice = body["choices"][0]
+    assert choice["text"] == "\ufffd" * 3
+    assert choice["logprobs"]["tokens"] == [r"bytes:\xf0"] * 3
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1], "a piece is text when it is known that nothing completes it"
+    _, body = asked.post(PATH, **WARM, logprobs=20)
+    assert {len(top) for top in body["choices"][0]["logprobs"]["top_logprobs"]} == {20}, "no two have one name"
+
+
 def test_a_stop_string_is_never_shown(asked: Asked) -> None:
     whole = asked.post(PATH, **WARM)[1]["choices"][0]["text"]
     stop = whole[5:9]

@@ -73,7 +73,10 @@ def test_a_body_that_is_too_large_is_refused_also_when_its_length_is_not_told(mo
 
 def test_unknown_routes_and_methods_are_answered_in_json(asked: Asked) -> None:
     assert asked.request("GET", "/v2/nothing").json()["error"]["type"] == "not_found_error"
-    assert asked.request("GET", CHAT).status_code == 405
+    for method, path, allowed in (("GET", CHAT, {"POST"}), ("POST", "/v1/models", {"GET", "HEAD"})):
+        answer = asked.request(method, path, json={})
+        assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (405, allowed)
+        assert answer.json()["error"]["code"] == "unknown_url"
     assert asked.request("GET", "/v1/models/none").json()["error"]["code"] == "model_not_found"
     assert asked.request("GET", "/v1/models/tiny").json()["id"] == "tiny"
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pointcode_local.engine.chat_model import LocalChatModel
 from pointcode_local.engine.engine import EngineStats
 from pointcode_local.engine.errors import BackendError, CapacityError
 from pointcode_local.engine.http.errors import of_engine
 from pointcode_local.engine.http.health import HealthWatch
+from pointcode_local.engine.http.metrics import REASONS
 
 from .kit import HELLO, Asked, tiny_chat_model
 
@@ -72,17 +75,42 @@ def test_metrics_count_requests_tokens_and_pages(asked: Asked, model: LocalChatM
     asked.post("/v1/chat/completions", messages=HELLO, max_tokens=0)
     asked.post("/v1/messages", messages=HELLO, max_tokens=0)
     asked.post("/v1/responses", input="", max_output_tokens=0)
+    asked.post("/v1/chat/completions", messages=HELLO, n=2, max_tokens=3)
+    asked.post("/v1/chat/completions", messages=HELLO, max_tokens=3, stop="x" * 2000)
+    asked.post("/v1/chat/completions", messages=[{"role": "user", "content": "long " * 9000}])
+    asked.post("/nowhere")
+    asked.request("GET", "/v1/models", headers={"Host": "evil.example"})
     text = asked.request("GET", "/metrics").text
     values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
-    assert values['pointcode_requests_total{route="chat_completions",status="200"}'] == 1
-    assert values['pointcode_requests_total{route="chat_completions",status="400"}'] == 1
+    assert values['pointcode_requests_total{route="chat_completions",status="200"}'] == 2
+    assert values['pointcode_requests_total{route="chat_completions",status="400"}'] == 3
+    assert values['pointcode_requests_total{route="unknown",status="404"}'] == 1
+    assert values['pointcode_requests_total{route="gate",status="403"}'] == 1
+    replies = {reason: values[f'pointcode_replies_total{{reason="{reason}"}}'] for reason in REASONS}
+    assert replies == {**dict.fromkeys(REASONS, 0), "length": 3, "refused": 1}
     assert values['pointcode_requests_total{route="messages",status="400"}'] == 1
     assert values['pointcode_requests_total{route="responses",status="400"}'] == 1
-    assert values['pointcode_tokens_total{kind="generated"}'] == 4
+    assert values['pointcode_tokens_total{kind="generated"}'] == 10
     assert values["pointcode_live_requests"] == 0
-    assert values["pointcode_time_to_first_token_seconds_count"] == 1
-    assert values['pointcode_time_to_first_token_seconds_bucket{le="+Inf"}'] == 1
+    assert values["pointcode_time_to_first_token_seconds_count"] == 3
+    assert values['pointcode_time_to_first_token_seconds_bucket{le="+Inf"}'] == 3
     pages = [values[f'pointcode_kv_pages{{group="0",state="{state}"}}'] for state in ("free", "cached", "used")]
     assert sum(pages) == model.engine.stats().pages[0].total
     named = tuple(line.split()[2] for line in text.splitlines() if line.startswith("# TYPE"))
     assert all(name.startswith(named) for name in values)
+
+
+@pytest.mark.parametrize(
+    "notes", [{"a": "x" * 513}, {"a" * 65: "x"}, {f"n{i}": "x" for i in range(17)}, {"a": 1}, {"a": {"b": "c"}}, ["a"]]
+)
+def test_notes_that_are_kept_with_a_response_are_few_and_short(asked: Asked, notes: object) -> None:
+    """256 responses are kept: what a client may add to each must not fill the memory."""
+    status, body = asked.post("/v1/responses", input="hello", max_output_tokens=1, metadata=notes)
+    assert (status, body["error"]["param"]) == (400, "metadata")
+
+
+def test_notes_are_repeated_in_the_response(asked: Asked) -> None:
+    notes = {f"n{i}": "x" * 512 for i in range(16)}
+    _, body = asked.post("/v1/responses", input="hello", max_output_tokens=1, metadata=notes)
+    assert body["metadata"] == notes
+    assert asked.request("GET", f"/v1/responses/{body['id']}").json()["metadata"] == notes
