@@ -18,7 +18,7 @@ from pointcode_local.events import MODES, AgentEvent, FileDiff, Mode, SetMode, T
 from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.render import one_line
 from pointcode_local.tui.composer import Choices, Composer
-from pointcode_local.tui.dialogs import Answered, AskPanel, EarlyKey, make_panel
+from pointcode_local.tui.dialogs import Answered, EarlyKey
 from pointcode_local.tui.editor import edit_text
 from pointcode_local.tui.engine_screen import EngineScreen
 from pointcode_local.tui.feed import Feed
@@ -26,9 +26,10 @@ from pointcode_local.tui.firstrun import FirstRun
 from pointcode_local.tui.keys import KEYS
 from pointcode_local.tui.meter import SAMPLE_S, Meter
 from pointcode_local.tui.opening import Opening
+from pointcode_local.tui.question import OpenQuestion
 from pointcode_local.tui.scrolling import MainScreen
 from pointcode_local.tui.sending import Sending
-from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, prefill_text, progress_text
+from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, progress_text, turn_text
 from pointcode_local.tui.story import NoticeKind, Story
 from pointcode_local.tui.theme import THEMES, choose_theme, no_color
 from pointcode_local.tui.transcript import Transcript
@@ -82,7 +83,6 @@ class PointcodeApp(App[int]):
         self._opening = Opening(self.show_state, lambda text: self.note(text, "error"))
         self._quit_asked_at: float | None = None
         self._paths = PathFinder(lambda: host.info.cwd, clock)
-        self._panel: AskPanel | None = None
         self._welcome = Welcome()
         self._transcript = Transcript(self._welcome)
         self._activity = ActivityLine(clock, animate=animate)
@@ -92,6 +92,7 @@ class PointcodeApp(App[int]):
         )
         self._composer.cursor_blink = animate
         self._bottom = Vertical(self._activity, self._todo, self._queue, self._choices, self._composer, id="bottom")
+        self._question = OpenQuestion(self._bottom, self._choices, self._composer, clock, self._announce_question)
         self._status = StatusLine()
 
     # ----------------------------------------------------------------- set-up
@@ -193,7 +194,7 @@ class PointcodeApp(App[int]):
         if any(isinstance(event, TurnStarted) for event in batch):
             self._activity.restart()
         await self._transcript.sync(touched)
-        await self._sync_panel()
+        await self._show_question()
         self.show_state()
 
     async def note(self, text: str, kind: NoticeKind = "info") -> None:
@@ -221,13 +222,10 @@ class PointcodeApp(App[int]):
     def _activity_text(self) -> str:
         if self._opening.progress is not None:
             return progress_text(self._opening.progress)
-        if self._panel is not None:
+        if self._question.panel is not None:
             return ""
-        if self.story.prefill is not None and self.story.in_turn:
-            return f"Reading the prompt  {prefill_text(self.story.prefill)}"
-        if self.story.in_turn or self.is_busy:
-            return f"{self.story.doing or 'Working'}…"
-        return "Running your command…" if self._turns.in_user_shell else ""
+        command = "Running your command…" if self._turns.in_user_shell else ""
+        return turn_text(self.story, is_busy=self.is_busy) or command
 
     def put_back(self, texts: Sequence[str]) -> None:
         """Messages that were not read go back into the editor, before what is being written; nothing is lost."""
@@ -273,25 +271,19 @@ class PointcodeApp(App[int]):
     async def _find_paths(self, query: str) -> None:
         self._composer.offer_paths(query, await self._paths.find(query))
 
-    async def _sync_panel(self) -> None:
-        """Show the oldest open question, or give the keys back to the composer."""
-        ask = next(iter(self.story.asks.values()), None)
-        if self._panel is not None and (ask is None or self._panel.call_id != ask.call_id):
-            panel, self._panel = self._panel, None
-            await panel.remove()
-            self._composer.focus()
-        if ask is not None and self._panel is None:
-            self._panel = make_panel(ask, self._clock, self.mode, lambda: self._composer.text)
-            self._sending.ring()
-            await self._bottom.mount(self._panel, before=self._choices)
-            if self.screen is not self._bottom.screen:
-                self.notify("The model waits for your answer: esc goes back to it.", markup=False)
+    async def _show_question(self) -> None:
+        await self._question.show(next(iter(self.story.asks.values()), None), self.mode)
+
+    def _announce_question(self) -> None:
+        self._sending.ring()
+        if self.screen is not self._bottom.screen:
+            self.notify("The model waits for your answer: esc goes back to it.", markup=False)
 
     async def on_answered(self, message: Answered) -> None:
         """The person answered a panel."""
         if self.story.asks.pop(message.call_id, None) is not None:
             self._sending.answer(message)
-        await self._sync_panel()
+        await self._show_question()
         self.show_state()
 
     def on_early_key(self, message: EarlyKey) -> None:
@@ -301,15 +293,12 @@ class PointcodeApp(App[int]):
             self._composer.focus()
 
     def on_text_area_changed(self) -> None:
-        """Once the message is sent or wiped out, the keys are for the open question again."""
-        if self._panel is not None:
-            is_over = self.focused is self._composer and not self._composer.text
-            self._panel.take_keys() if is_over else self._panel.check_armed()
+        """The message in the composer is another one now."""
+        self._question.message_changed()
 
     def on_composer_answer_wanted(self) -> None:
         """Tab in the composer: the open question has the keys, whatever has been written."""
-        if self._panel is not None:
-            self._panel.take_keys(is_meant=True)
+        self._question.take_keys()
 
     # ------------------------------------------------------------------ actions
     def action_stop(self) -> None:
@@ -369,7 +358,8 @@ class PointcodeApp(App[int]):
     def action_page(self, direction: int) -> None:
         """Scroll by a screen: what lies over the conversation, else what is asked about, else the conversation."""
         over = self.screen is not self._bottom.screen and self.screen.query(VerticalScroll).first()
-        if target := over or (self._panel and self._panel.long_part):
+        panel = self._question.panel
+        if target := over or (panel and panel.long_part):
             (target.scroll_page_up if direction < 0 else target.scroll_page_down)(animate=False)
         else:
             self._transcript.page(direction)
@@ -397,8 +387,8 @@ class PointcodeApp(App[int]):
         """Ctrl-D with nothing written quits; a letter typed while a card has the focus goes to the composer."""
         if event.key == "ctrl+d" and not self._composer.text:
             await self.action_leave()
-        elif self.screen is not self._bottom.screen:
+        elif self.screen is not self._bottom.screen or self._question.panel is not None:
             return
-        elif event.is_printable and event.character and self._panel is None and self.focused is not self._composer:
+        elif event.is_printable and event.character and self.focused is not self._composer:
             self._composer.focus()
             self._composer.insert(event.character)

@@ -30,11 +30,18 @@ def bar(part: float) -> str:
     return "━" * full + "─" * (_BAR_CELLS - full)
 
 
-def prefill_text(prefill: PrefillChanged) -> str:
+def _prefill_text(prefill: PrefillChanged) -> str:
     """How far the prompt is read, and how much of it came from the cache."""
     part = prefill.done_tokens / max(1, prefill.total_tokens)
     text = f"{bar(part)} {short_count(prefill.done_tokens)}/{short_count(prefill.total_tokens)} tokens"
     return text + (f", {short_count(prefill.cached_tokens)} from cache" if prefill.cached_tokens else "")
+
+
+def turn_text(story: Story, *, is_busy: bool) -> str:
+    """What the turn is doing; "" when none runs. `is_busy`: one does, although nothing of it was heard yet."""
+    if story.prefill is not None and story.in_turn:
+        return f"Reading the prompt  {_prefill_text(story.prefill)}"
+    return f"{story.doing or 'Working'}…" if story.in_turn or is_busy else ""
 
 
 def progress_text(progress: Progress) -> str:

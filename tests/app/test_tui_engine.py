@@ -136,11 +136,11 @@ async def test_a_question_that_comes_under_another_screen_is_said_and_waits() ->
         app.submit("/engine")
         await wait_for(app, pilot, lambda: isinstance(app.screen, EngineScreen))
         app.agent.release()  # type: ignore[union-attr]
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await wait_for(app, pilot, lambda: app._question.panel is not None)
         assert any("waits for your answer" in notification.message for notification in app._notifications)
         await pilot.press("escape")
         await settle(app, pilot)
-        assert "Yes, this once" in screen_text(app) and app.focused is app._panel
+        assert "Yes, this once" in screen_text(app) and app.focused is app._question.panel
 
 
 # PagePool is part of what a view shows: one pool needs no name, two do.

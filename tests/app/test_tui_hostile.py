@@ -76,7 +76,7 @@ async def test_no_text_becomes_markup_or_reaches_the_terminal_as_a_control_seque
 async def test_panels_show_text_as_it_is(ask: Any) -> None:
     app = make_app([ask], prompt="go")
     async with app.run_test(size=(120, 60)) as pilot:
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await wait_for(app, pilot, lambda: app._question.panel is not None)
         await settle(app, pilot)
         text = screen_text(app)
         check_inert(text)
@@ -87,7 +87,7 @@ async def test_an_edit_preview_shows_hidden_characters() -> None:
     diff = FileDiff("a.py", "if admin:\n", "if admin\u202e:\u2066 # \u200bok\n")
     app = make_app([PermissionAsked("p", "edit", {}, "edit a.py", "", "", (diff,))], prompt="go")
     async with app.run_test(size=(100, 40)) as pilot:
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await wait_for(app, pilot, lambda: app._question.panel is not None)
         assert "if admin<U+202E>:<U+2066> # <U+200B>ok" in screen_text(app)
 
 
@@ -121,7 +121,7 @@ HUGE_EVERYWHERE: list[object] = [
 async def test_a_line_of_50_million_characters_is_shown_in_part_everywhere() -> None:
     app = make_app(HUGE_EVERYWHERE, prompt=LARGE)
     async with app.run_test(size=(100, 200)) as pilot:
-        await wait_for(app, pilot, lambda: app._panel is not None)
+        await wait_for(app, pilot, lambda: app._question.panel is not None)
         await pilot.press("ctrl+o")
         await settle(app, pilot)
         text = screen_text(app)
@@ -144,4 +144,4 @@ async def test_a_log_of_an_older_version_with_unbalanced_events_can_be_shown() -
         await settle(app, pilot)
         text = screen_text(app)
         assert "it broke" in text and "stopped" in text
-        assert app._panel is None
+        assert app._question.panel is None

@@ -40,7 +40,7 @@ async def test_keys_typed_before_the_permission_panel_could_be_read_do_not_answe
         await pilot.press("enter")
         await settle(app, pilot)
         assert agent_of(app).sent == []
-        assert app._panel is not None
+        assert app._question.panel is not None
         assert composer_text(app) == "yes"
 
 
@@ -70,7 +70,7 @@ async def test_a_message_typed_while_the_panel_is_open_answers_nothing_and_is_qu
         assert composer_text(app) == "explain any" and app.focused is app._composer
         await pilot.press("enter")
         await settle(app, pilot)
-        assert agent_of(app).sent == [Prompt("explain any")] and app.focused is app._panel
+        assert agent_of(app).sent == [Prompt("explain any")] and app.focused is app._question.panel
         await pilot.press("y")  # too early: the panel has only now the keys again
         await arm(app, pilot)
         assert len(agent_of(app).sent) == 1
@@ -92,7 +92,7 @@ async def test_no_letter_of_a_message_begun_before_the_panel_came_answers_it_but
         await settle(app, pilot)
         assert composer_text(app) == "please any" and agent_of(app).sent == []
         await pilot.press("tab")
-        await wait_for(app, pilot, lambda: app.focused is app._panel)
+        await wait_for(app, pilot, lambda: app.focused is app._question.panel)
         await arm(app, pilot)
         await pilot.press("n")
         await idle(app, pilot)
@@ -119,7 +119,7 @@ async def test_what_comes_at_once_behind_an_answer_is_no_second_answer() -> None
         await arm(app, pilot)
         for character in "ya":
             panel_of(app).post_message(events.Key(character, character))
-        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "ask2")
+        await wait_for(app, pilot, lambda: app._question.panel is not None and app._question.panel.call_id == "ask2")
         await settle(app, pilot)
         assert agent_of(app).sent == [Answer("ask1", "once")]
 
@@ -143,7 +143,7 @@ async def test_a_message_that_is_wiped_out_gives_the_keys_back_to_the_panel() ->
         await pilot.press("x")
         await wait_for(app, pilot, lambda: app.focused is app._composer)
         await pilot.press("backspace")
-        await wait_for(app, pilot, lambda: app.focused is app._panel)
+        await wait_for(app, pilot, lambda: app.focused is app._question.panel)
 
 
 async def test_enter_behind_a_message_that_was_begun_before_the_panel_came_does_not_say_yes() -> None:
@@ -166,7 +166,7 @@ async def test_letters_answer_the_permission_panel(keys: str, expected: str) -> 
         await pilot.press(keys)
         await idle(app, pilot)
         assert agent_of(app).sent == [Answer("ask1", expected)]
-        assert app._panel is None
+        assert app._question.panel is None
         assert app.focused is app._composer
 
 
@@ -224,7 +224,7 @@ async def test_two_questions_are_asked_one_after_the_other_and_each_must_be_arme
         await asked(app, pilot)
         await arm(app, pilot)
         await pilot.press("y")
-        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "ask2")
+        await wait_for(app, pilot, lambda: app._question.panel is not None and app._question.panel.call_id == "ask2")
         await pilot.press("y")
         assert agent_of(app).sent == [Answer("ask1", "once")]
 
@@ -236,7 +236,7 @@ async def test_a_question_is_answered_by_number_or_in_words() -> None:
         await asked(app, pilot)
         await arm(app, pilot)
         await pilot.press("2")
-        await wait_for(app, pilot, lambda: app._panel is not None and app._panel.call_id == "q2")
+        await wait_for(app, pilot, lambda: app._question.panel is not None and app._question.panel.call_id == "q2")
         await arm(app, pilot)
         panel_of(app).check_armed()
         await type_text(pilot, "wttr")
@@ -251,7 +251,7 @@ async def test_escape_while_asked_stops_the_turn() -> None:
         await asked(app, pilot)
         await pilot.press("escape")
         await idle(app, pilot)
-        assert app._panel is None
+        assert app._question.panel is None
         assert "Stopped." in screen_text(app)
 
 

@@ -76,13 +76,13 @@ async def idle(app: PointcodeApp, pilot: Pilot[Any]) -> None:
 
 
 async def asked(app: PointcodeApp, pilot: Pilot[Any]) -> None:
-    await wait_for(app, pilot, lambda: app._panel is not None)
+    await wait_for(app, pilot, lambda: app._question.panel is not None)
 
 
 def panel_of(app: PointcodeApp) -> AskPanel:
     """The question that `app` shows."""
-    assert app._panel is not None
-    return app._panel
+    assert app._question.panel is not None
+    return app._question.panel
 
 
 async def arm(app: PointcodeApp, pilot: Pilot[Any]) -> None:
