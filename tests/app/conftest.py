@@ -34,6 +34,12 @@ def _parse_once(sheet: Stylesheet, *css: Any, **more: Any) -> Any:
 Stylesheet._parse_rules = _parse_once  # type: ignore[method-assign]
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """The program, started anew for each command."""
+    return Program(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingProcess]:
     made = ForkingProcess(Program(tmp_path_factory.mktemp("forking")).env)

@@ -16,11 +16,6 @@ from tests.app.program import Program
 from tests.fakes import say
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
-
-
 def test_what_is_piped_in_stands_before_the_prompt(program: Program):
     _, done, server = program.ask(Reply("Fine."), prompt="Review this.", data=b"-old\n+new \xff\n")
     content = server.requests[0]["messages"][-1]["content"]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from textual.app import App
@@ -23,11 +22,6 @@ from tests.processes import ends
 
 CTRL_C, CTRL_D, ENTER, ESCAPE = "\x03", "\x04", "\r", "\x1b"
 READY = "context"  # the status line once the model is open
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
 
 
 def test_a_storm_of_sizes_leaves_a_whole_screen_and_a_clean_end(program: Program) -> None:
