@@ -25,6 +25,7 @@ from pointcode_local.complete import (
     mention_length,
 )
 from pointcode_local.frontend import Host
+from pointcode_local.jobcontrol import can_be_continued
 from pointcode_local.render import plain
 
 PLAIN_COMMANDS = tuple(command for command in COMMANDS if command.name not in ("theme", "copy"))
@@ -79,8 +80,9 @@ class TerminalLines:
             complete_while_typing=False,
             key_bindings=_bindings(),
             vi_mode=vi_keys,
+            enable_suspend=can_be_continued(),
         )
-        self._answers: PromptSession[str] = PromptSession()
+        self._answers: PromptSession[str] = PromptSession(enable_suspend=can_be_continued())
 
     async def prompt(self, message: str) -> str | None:
         """One message, which may have several lines."""

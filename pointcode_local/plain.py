@@ -40,7 +40,7 @@ _KEYS = """Keys
   enter sends, alt+enter or a final \\ starts a new line
   up and down walk through earlier messages, ctrl+r searches them
   tab completes /commands and @paths, !command runs a command yourself
-  ctrl+c stops the turn, ctrl+d quits
+  ctrl+c stops the turn, ctrl+d quits, ctrl+z goes back to the shell (fg returns)
 """
 
 

@@ -16,6 +16,7 @@ from textual.containers import Vertical, VerticalScroll
 from pointcode_local.complete import PathFinder, PromptHistory
 from pointcode_local.events import MODES, AgentEvent, FileDiff, Mode, SetMode, TurnStarted
 from pointcode_local.frontend import AgentLike, Host
+from pointcode_local.jobcontrol import NO_SHELL, stop_for_shell
 from pointcode_local.render import one_line
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, EarlyKey
@@ -374,6 +375,11 @@ class PointcodeApp(App[int]):
         self.screen.refresh(layout=True)
         for widget in self.screen.walk_children():
             widget.refresh()
+
+    def action_to_shell(self) -> None:
+        """Ctrl-Z: back to the shell, whose `fg` returns here."""
+        if not stop_for_shell():
+            self.notify(NO_SHELL, markup=False)
 
     def action_editor(self) -> None:
         """Ctrl-G: write the message in $VISUAL or $EDITOR."""

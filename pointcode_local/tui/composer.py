@@ -206,6 +206,8 @@ class Composer(TextArea):
                 return self._recall(1)
             case "ctrl+r":
                 self._search_history()
+            case "ctrl+underscore":
+                self.undo()
             case "tab":
                 self.post_message(self.AnswerWanted())
             case _:

@@ -22,6 +22,7 @@ SENDING: Pairs = (
     ("esc", "stop the turn"),
     ("tab", "answer the open question first"),
     ("ctrl+c twice, ctrl+d", "quit; the session is kept"),
+    ("ctrl+z", "back to the shell, where fg returns here; what runs stands still"),
     ("shift+tab", "next permission mode"),
 )
 WRITING: Pairs = (
@@ -31,6 +32,7 @@ WRITING: Pairs = (
     ("up, down", "earlier messages, queued ones first"),
     ("ctrl+r", "search earlier messages"),
     ("ctrl+g", "write in your editor"),
+    ("ctrl+_, ctrl+y", "undo what was typed, redo it"),
 )
 READING: Pairs = (
     ("page up, page down", "scroll; ctrl+end goes to the end"),

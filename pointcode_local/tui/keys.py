@@ -10,6 +10,7 @@ KEYS: list[BindingType] = [
     Binding("shift+tab", "next_mode", priority=True, show=False),
     Binding("ctrl+o", "details", priority=True, show=False),
     Binding("ctrl+t", "plan", priority=True, show=False),
+    Binding("ctrl+z", "to_shell", priority=True, show=False),
     Binding("ctrl+g", "editor", priority=True, show=False),
     Binding("pageup", "page(-1)", priority=True, show=False),
     Binding("pagedown", "page(1)", priority=True, show=False),

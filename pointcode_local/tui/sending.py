@@ -103,7 +103,9 @@ class Sending:
         self._app.story.nothing_waits()
         if not self.texts:
             self.ring()
-        self._app.run_worker(self.go_on(), group="sending")
+        self._app.run_worker(
+            self.go_on, group="sending"
+        )  # a coroutine of its own would wait for ever in an app that ends
 
     def take_all(self) -> str:
         """What waits, in the agent and here; it waits no more."""

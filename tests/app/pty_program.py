@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,21 @@ LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
 class PtyProgram:
     """`pointcode` with these arguments; use as a context manager. Every wait ends with the test's own time-out."""
 
-    def __init__(self, program: Program, *arguments: str, size: tuple[int, int] = (100, 30), **env: str) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *arguments: str,
+        size: tuple[int, int] = (100, 30),
+        command: Sequence[str] = (sys.executable, "-P", "-m", "pointcode_local"),
+        **env: str,
+    ) -> None:
         self.master, self.slave = pty.openpty()
         self.raw = b""  # everything written so far
         self._from = 0  # where `text` begins
         self._resize_terminal(*size)
         self.settings_before = termios.tcgetattr(self.slave)
-        command = [sys.executable, "-P", "-m", "pointcode_local", *arguments]
         self.process = subprocess.Popen(
-            command,
+            [*command, *arguments],
             cwd=program.ws,
             env={**program.env, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
             stdin=self.slave,

@@ -8,6 +8,8 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
+import termios
 import threading
 from collections.abc import Callable
 
@@ -20,7 +22,7 @@ from tests.app.program import Program
 from tests.app.pty_program import LEFT_ALTERNATE_SCREEN, PtyProgram, has_stopped, session_of
 from tests.processes import ends
 
-CTRL_C, CTRL_D, ENTER, ESCAPE = "\x03", "\x04", "\r", "\x1b"
+CTRL_C, CTRL_D, CTRL_Z, ENTER, ESCAPE = "\x03", "\x04", "\x1a", "\r", "\x1b"
 READY = "context"  # the status line once the model is open
 
 
@@ -57,6 +59,20 @@ def test_a_hang_up_ends_it_with_everything_kept(program: Program) -> None:
         assert terminal.wait() == 128 + signal.SIGHUP
         terminal.check_restored()
     assert "remember" in session_of(program) and "An answer." in session_of(program)
+
+
+def test_a_signal_while_the_model_writes_ends_it_without_a_word_of_python(program: Program) -> None:
+    hold = threading.Event()
+    with ScriptedServer([Reply("some words", hold=hold)]) as server:
+        with PtyProgram(program, "--endpoint", server.url) as terminal:
+            terminal.wait_for(READY)
+            terminal.send("go" + ENTER)
+            terminal.wait_for("some")
+            os.kill(terminal.process.pid, signal.SIGTERM)
+            assert terminal.wait() == 128 + signal.SIGTERM
+            terminal.check_restored()
+        hold.set()
+    assert "Warning" not in terminal.text
 
 
 def test_it_works_where_its_own_log_cannot_be_written(program: Program) -> None:
@@ -103,6 +119,58 @@ def test_continued_after_a_stop_it_draws_and_restores_the_terminal(program: Prog
         terminal.send(CTRL_D)
         assert terminal.wait() == 0
         terminal.check_restored()
+
+
+# Stands for a shell with job control: runs its arguments as a foreground job, says when that has stopped, and on a
+# line from the terminal continues it; ends with it.
+_SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+while os.WIFSTOPPED(status := os.waitpid(job, os.WUNTRACED)[1]):
+    os.tcsetpgrp(0, os.getpgrp())
+    print("the job has stopped", flush=True)
+    sys.stdin.readline()
+    os.tcsetpgrp(0, job)
+    os.killpg(job, signal.SIGCONT)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize("mode", [(), ("--plain",)])
+def test_ctrl_z_goes_back_to_the_shell_and_fg_returns(program: Program, mode: tuple[str, ...]) -> None:
+    shell = (sys.executable, "-I", "-c", _SHELL, sys.executable, "-P", "-m", "pointcode_local")
+    with (
+        ScriptedServer([Reply("An answer.")]) as server,
+        PtyProgram(program, *mode, "--endpoint", server.url, command=shell) as terminal,
+    ):
+        terminal.wait_for("ask>" if mode else READY)
+        terminal.send(CTRL_Z)
+        terminal.wait_for("the job has stopped")
+        if not mode:  # the line mode leaves ctrl+s to the shell, which sets the terminal as it wants it
+            assert termios.tcgetattr(terminal.slave) == terminal.settings_before
+            assert LEFT_ALTERNATE_SCREEN in terminal.raw
+        terminal.forget()
+        terminal.send("fg\n")
+        terminal.wait_for("ask>" if mode else "mode ask")
+        terminal.send("hi" + ENTER)
+        terminal.wait_for("An answer.")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+
+
+def test_ctrl_z_does_not_stop_what_no_shell_could_continue(program: Program) -> None:
+    with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        terminal.send(CTRL_Z)
+        terminal.wait_for("No shell could continue it")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
 
 
 async def test_before_it_has_the_screen_a_continuation_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,16 @@ async def test_other_enters_begin_a_new_line(key: str) -> None:
         assert composer_text(app) == "a\nb"
 
 
+async def test_what_was_typed_is_undone_by_ctrl_underscore_and_done_again_by_ctrl_y() -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await type_text(pilot, "abc")
+        await pilot.press("ctrl+underscore")
+        assert composer_text(app) == ""
+        await pilot.press("ctrl+y")
+        assert composer_text(app) == "abc"
+
+
 async def test_a_final_backslash_and_enter_begin_a_new_line() -> None:
     app = make_app()
     async with app.run_test() as pilot:
