@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SHIPPED = [path for folder in ("pointcode_local", "engine", "tools") for path in (ROOT / folder).glob("**/*.py")]
 OWN = {"pointcode_local"}
-MODULE_OF = {"markdown_it_py": "markdown_it"}  # where the import name differs from the distribution's
+MODULE_OF = {"agent_client_protocol": "acp", "markdown_it_py": "markdown_it"}  # where the import name differs from the distribution's
 # Imported only where they happen to be installed; each import says what to do when they are not.
-OPTIONAL = {"xllamacpp", "mcp", "acp", "triton", "transformers"}
+OPTIONAL = {"xllamacpp", "triton", "transformers"}
 
 
 def declared_modules() -> set[str]:
-    requirements = PROJECT["project"]["dependencies"]
+    requirements = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["mcp"]
     names = {re.split(r"[<>=!~\[; ]", line)[0].replace("-", "_").lower() for line in requirements}
     return {MODULE_OF.get(name, name) for name in names}
 
