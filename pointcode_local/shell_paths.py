@@ -12,6 +12,7 @@ from .shell_tree import base_name
 from .tools.workspace import Workspace
 
 MAX_WALKED = 20_000
+_ADDRESS = re.compile(r"(?i)\b(?:https?|wss?|ftps?|git|ssh)://\S*")  # of the network: no path of this machine
 
 
 def pieces(word: str) -> Iterator[str]:
@@ -21,6 +22,7 @@ def pieces(word: str) -> Iterator[str]:
 
 
 def option_values(word: str) -> Iterator[str]:
+    word = _ADDRESS.sub("", word)
     parts = [part for part in re.split(r"[=:,@]", word) if part]
     if len(parts) > 1:
         yield from parts[1:] if word.startswith("-") else parts

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 
 from .guarded import is_protected, names_of
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
+from .shell_names import INTERPRETERS
 from .shell_paths import (
     MAX_WALKED,
     follows_links,
@@ -30,9 +31,9 @@ from .shell_paths import (
     reads_folders,
     wider,
 )
-from .shell_safety import NEVER_BY_WILDCARD, danger, read_only, split_options
-from .shell_tree import INTERPRETERS, Reading, base_name, may_match, read_tree
-from .shell_words import Simple, Unsure, Word, read_plain
+from .shell_safety import NEVER_BY_WILDCARD, danger, read_only
+from .shell_tree import Reading, base_name, may_match, read_tree
+from .shell_words import Simple, Unsure, Word, read_plain, split_options
 from .tools.base import ToolError
 from .tools.secrets import is_secret
 from .tools.workspace import Place, Workspace
@@ -116,7 +117,7 @@ class ShellJudge:
             return True
         if any(may_match(pattern, words) for words in self.tree.commands):
             return True
-        if isinstance(self.plain, Unsure) or self.tree.texts:
+        if isinstance(self.plain, Unsure) or self.tree.texts or self.tree.unsure:
             return self._mentions(pattern)
         return False
 

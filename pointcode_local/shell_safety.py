@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .shell_tree import WRAPPERS
-from .shell_words import Simple
+from .shell_names import WRAPPERS
+from .shell_sed import sed_danger
+from .shell_words import Simple, split_options
 
 # Names that change what later words mean, or run what they are given: never covered by a rule with a wildcard.
 NEVER_BY_WILDCARD = (
@@ -219,6 +220,23 @@ DANGEROUS: dict[str, str] = {
     "gcc": r"-wrapper|-fplugin.*|-B.*|-specs.*",
     "dd": r"of=.*",
 }
+# Long options of such commands: they may be shortened as far as they stay unlike others.
+DANGEROUS_LONG: dict[str, str] = {
+    "git": "config config-env exec exec-path output output-directory ext-diff textconv open-files-in-pager upload-pack "
+    "receive-pack template git-dir work-tree tool extcmd namespace super-prefix",
+    "tar": "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script "
+    "absolute-names index-file volno-file",
+    "sort": "output compress-program temporary-directory files0-from",
+    "split": "filter",
+    "wget": "output-document output-file append-output execute use-askpass config directory-prefix post-file body-file "
+    "save-cookies save-headers",
+    "curl": "output output-dir remote-name remote-name-all remote-header-name config upload-file dump-header "
+    "cookie-jar trace trace-ascii trace-config libcurl stderr etag-save",
+    "zip": "unzip-command test",
+    "file": "compile magic-file",
+    "date": "set file",
+}
+_WHOLE = frozenset({"text", "checkpoint", "tag"})  # options that one of those begins with
 DANGEROUS_GIT = frozenset(
     [
         "bisect",
@@ -256,15 +274,6 @@ DANGEROUS_GIT = frozenset(
         "cvsimport",
     ]
 )
-# A delimiter within brackets ends the expression in some versions of sed and not in others: it stands in none of these.
-_SED_BRACKET = r"\[\^?\]?(?:[^\]\[\\\n{0}]|\[:[a-z]+:\])*\]"
-_SED_REGEX = rf"/(?:[^/\[\\]|\\.|{_SED_BRACKET.format('/')})*/I?"
-_SED_ADDRESS = rf"(?:\d+|\$|{_SED_REGEX})?(?:,(?:\+?\d+|\$|{_SED_REGEX}))?!?"
-_SED_SUBSTITUTE = "|".join(
-    rf"s{mark}(?:[^{mark}\[\\\n]|\\.|{_SED_BRACKET.format(mark)})*{mark}(?:[^{mark}\\\n]|\\.)*{mark}[gpiI0-9]*"
-    for mark in map(re.escape, "/|,#:@!%")
-)
-SED_SAFE = re.compile(rf"\s*(?:{_SED_ADDRESS}\s*(?:[pdqDNnGgHhxP=]|q\d*|{_SED_SUBSTITUTE})?\s*;?\s*)")
 _SUBSCRIPT = re.compile(r"\[.*[$`]", re.DOTALL)  # bash evaluates it: `test -v 'a[$(x)]'` runs x
 _AWK_UNSAFE = re.compile(r"system|getline|[|>@]|close|fflush|ENVIRON|include|load")
 
@@ -291,17 +300,6 @@ def read_only(command: Simple) -> bool:
     return all(re.fullmatch(allowed, option) for option in options)
 
 
-def split_options(words: list[str]) -> tuple[list[str], list[str]]:
-    """Option words before `--`, and the others."""
-    options: list[str] = []
-    operands: list[str] = []
-    for at, word in enumerate(words):
-        if word == "--":
-            return options, operands + words[at + 1 :]
-        (options if word.startswith("-") and word != "-" else operands).append(word)
-    return options, operands
-
-
 def _git_read_only(words: list[str]) -> bool:
     while words and words[0] in ("--no-pager", "-P", "--no-optional-locks"):
         words = words[1:]
@@ -325,6 +323,8 @@ def danger(command: Simple) -> str | None:
         for word in options:
             if re.fullmatch(pattern, word, re.DOTALL):
                 return word
+    if (word := next((word for word in options if _is_shortened(name, word)), None)) is not None:
+        return word
     if name == "tar" and words and re.fullmatch(r"[A-Za-z]*[IFP][A-Za-z]*", words[0]):
         return words[0]
     match name:
@@ -332,7 +332,7 @@ def danger(command: Simple) -> str | None:
             operands = split_options(words)[1]
             return operands[1] if len(operands) > 1 else None
         case "sed":
-            return _sed_danger(words)
+            return sed_danger(words)
         case "test" | "[":
             return next((word for word in words if _SUBSCRIPT.search(word)), None)
         case "awk" | "gawk" | "mawk":
@@ -346,30 +346,8 @@ def danger(command: Simple) -> str | None:
             return None
 
 
-def _sed_danger(words: list[str]) -> str | None:
-    if "--sandbox" in split_options(words)[0]:
-        return None
-    scripts = _sed_scripts(words)
-    return next((script for script in scripts if not _sed_is_safe(script)), None)
-
-
-def _sed_scripts(words: list[str]) -> list[str]:
-    scripts: list[str] = []
-    for at, word in enumerate(words):
-        if re.fullmatch(r"-[nErsuz]*e", word):
-            scripts += words[at + 1 : at + 2]
-        elif found := re.fullmatch(r"(?:-[nErsuz]*e|--e\w*=)(.+)", word, re.DOTALL):
-            scripts.append(found.group(1))
-        elif word.startswith("--e"):
-            scripts += words[at + 1 : at + 2]
-    return scripts or split_options(words)[1][:1]
-
-
-def _sed_is_safe(script: str) -> bool:
-    at = 0
-    while at < len(script):
-        found = SED_SAFE.match(script, at)
-        if found is None or found.end() == at:
-            return False
-        at = found.end()
-    return True
+def _is_shortened(name: str, word: str) -> bool:
+    """Is the word a dangerous long option of the command, or the beginning of one?"""
+    option = word[2:].partition("=")[0] if word.startswith("--") else ""
+    long = DANGEROUS_LONG.get(name, "") if option and option not in _WHOLE else ""
+    return any(whole.startswith(option) for whole in long.split())

@@ -13,143 +13,12 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from .rules import command_matches, fixed_prefix
+from .shell_given import completed, given, inner
+from .shell_names import DATA_COMMANDS, INTERPRETERS, SHELLS, WRAPPERS
 from .shell_words import quoted
 
 MAX_DEPTH = 6
-SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "busybox"])
-WRAPPERS = SHELLS | frozenset(
-    [
-        "env",
-        "sudo",
-        "doas",
-        "xargs",
-        "timeout",
-        "nohup",
-        "time",
-        "nice",
-        "ionice",
-        "stdbuf",
-        "setsid",
-        "eval",
-        "exec",
-        "command",
-        "builtin",
-        "source",
-        ".",
-        "trap",
-        "watch",
-        "script",
-        "su",
-        "chroot",
-        "unshare",
-        "nsenter",
-        "flock",
-        "parallel",
-        "strace",
-        "ltrace",
-        "gdb",
-        "catchsegv",
-        "coproc",
-        "ssh",
-        "torify",
-        "proxychains",
-        "firejail",
-        "bwrap",
-        "taskset",
-        "chrt",
-        "unbuffer",
-        "faketime",
-        "dbus-run-session",
-        "xvfb-run",
-        "pkexec",
-        "runuser",
-        "start-stop-daemon",
-        "systemd-run",
-        "at",
-        "batch",
-        "entr",
-        "find",
-        "fd",
-        "npx",
-        "pnpx",
-        "bunx",
-        "uv",
-        "uvx",
-        "poetry",
-        "pipenv",
-        "pdm",
-        "hatch",
-        "rye",
-        "nix",
-        "nix-shell",
-        "direnv",
-        "bundle",
-        "docker",
-        "podman",
-        "kubectl",
-        "make",
-        "just",
-        "tox",
-        "nox",
-        "mise",
-        "asdf",
-    ]
-)
-INTERPRETERS = frozenset(
-    [
-        "python",
-        "perl",
-        "ruby",
-        "node",
-        "nodejs",
-        "php",
-        "lua",
-        "awk",
-        "gawk",
-        "mawk",
-        "deno",
-        "bun",
-        "osascript",
-        "pwsh",
-        "tclsh",
-        "expect",
-        "R",
-        "Rscript",
-    ]
-)
-DATA_COMMANDS = frozenset(
-    [
-        "echo",
-        "printf",
-        "cat",
-        "head",
-        "tail",
-        "grep",
-        "egrep",
-        "fgrep",
-        "rg",
-        "ls",
-        "git",
-        "sed",
-        "cut",
-        "tr",
-        "wc",
-        "sort",
-        "uniq",
-        "diff",
-        "test",
-        "[",
-        "true",
-        "false",
-        "cd",
-        "pwd",
-        "touch",
-        "mkdir",
-        "rm",
-        "cp",
-        "mv",
-    ]
-)
+MAX_NESTED = 1000  # texts within words that are read as commands
 CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
 
 
@@ -166,6 +35,7 @@ class Reading:
     unsure: list[str] = field(default_factory=list[str])
     texts: list[str] = field(default_factory=list[str])
     said: list[str] = field(default_factory=list[str])
+    n_nested: int = 0
 
 
 @cache
@@ -177,7 +47,16 @@ def read_tree(line: str) -> Reading:
     """Read a command line and all that is nested in it."""
     reading = Reading()
     _read(line, reading, 0)
+    if any(_runs_written(words, reading.writes) for words in reading.commands):
+        reading.texts += reading.said
     return reading
+
+
+def _runs_written(words: tuple[str, ...], writes: list[str]) -> bool:
+    """Does a command run a file that the same line writes?"""
+    name = base_name(words[0])
+    operands = words if name in SHELLS | INTERPRETERS or name in ("source", ".") else words[:1]
+    return any(word.rstrip("\0").removeprefix("./") in writes for word in operands)
 
 
 def _read(line: str, reading: Reading, depth: int) -> None:
@@ -214,12 +93,16 @@ def _read(line: str, reading: Reading, depth: int) -> None:
         elif node.type == "variable_assignment":
             value = node.child_by_field_name("value")
             if value is not None:
-                reading.words.append(_value(value)[0])
+                text = _value(value)[0]
+                reading.words.append(text)
+                _inner(text, reading, depth)  # GIT_SSH_COMMAND, PAGER and their like
 
 
 def _only_says(node: Node, words: tuple[str, ...]) -> bool:
     """Does a command just print its words, or take them as a message, with nobody reading on?"""
     if not words or words[0] not in ("echo", "printf", "git") or _is_read_on(node):
+        return False
+    if words[0] == "printf" and words[1:2] == ("-v",):  # into a variable, whose subscript may run something
         return False
     return words[0] != "git" or (words[1:3] == ("commit", "-m") and len(words) == 4)
 
@@ -319,8 +202,14 @@ def _redirect(node: Node, reading: Reading) -> None:
 
 
 def _nested(text: str, reading: Reading, depth: int) -> None:
-    if text.strip():
-        _read(text, reading, depth + 1)
+    if not text.strip():
+        return
+    reading.n_nested += 1
+    if reading.n_nested > MAX_NESTED:
+        if reading.n_nested == MAX_NESTED + 1:
+            reading.unsure.append("it holds too many commands within words")
+        return
+    _read(text, reading, depth + 1)
 
 
 def base_name(word: str) -> str:
@@ -343,11 +232,22 @@ def _command(words: tuple[str, ...], reading: Reading, depth: int) -> None:
         reading.texts += words[1:]
     if name in SHELLS or name in ("eval", "source", "."):
         _shell(words, reading)
-    elif name not in DATA_COMMANDS:
+    elif name in ("at", "batch"):
+        reading.unsure.append(f"{name} runs what it reads")
+    elif name in DATA_COMMANDS:
+        for text in given(name, [word.rstrip("\0") for word in words[1:]]):
+            reading.texts.append(text)
+            _inner(text, reading, depth)
+    elif name not in INTERPRETERS:
         for word in words[1:]:
-            if " " in word and name not in INTERPRETERS:
-                _nested(word.rstrip("\0"), reading, depth)
-                _nested(word.rstrip("\0").partition("=")[2], reading, depth)
+            _inner(word.rstrip("\0"), reading, depth)
+
+
+def _inner(word: str, reading: Reading, depth: int) -> None:
+    """Take a word of several, or a part of it, for the command that a program makes of it."""
+    if re.search(r"\s", word):
+        for text in dict.fromkeys(inner(word)):
+            _nested(text, reading, depth)
 
 
 def _unwrap(name: str, words: tuple[str, ...], reading: Reading, depth: int) -> None:
@@ -358,6 +258,12 @@ def _unwrap(name: str, words: tuple[str, ...], reading: Reading, depth: int) -> 
             reading.commands.append(tail)
             if tail[0].endswith("\0"):
                 reading.unsure.append(f"{name} runs a command that is only known when it runs")
+        if base_name(tail[0]) in SHELLS:
+            _shell(tail, reading)
+            if name in ("xargs", "parallel"):
+                reading.unsure.append(f"{name} gives a shell what it reads")
+    if name in ("xargs", "parallel") and (command := completed(words)):
+        reading.commands.append((*command, "\0"))
     if name == "eval":
         _nested(" ".join(word.rstrip("\0") for word in words[1:]), reading, depth)
     for word in words[1:]:

@@ -230,3 +230,14 @@ class _Reader:
             raise _Refused(f"it uses {raw!r}")
         if raw != text or re.search(r"[*?\[\]{}!~^]", raw):
             raise _Refused("the command's name is quoted or expanded")
+
+
+def split_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """Option words before `--`, and the others."""
+    options: list[str] = []
+    operands: list[str] = []
+    for at, word in enumerate(words):
+        if word == "--":
+            return options, operands + words[at + 1 :]
+        (options if word.startswith("-") and word != "-" else operands).append(word)
+    return options, operands

@@ -150,3 +150,80 @@ def test_a_forbidden_command_is_found_at_any_place(
 ) -> None:
     parts.insert(min(at, len(parts)), form)
     assert shell(workspace, glue.join(parts), "auto", deny=["deploytool push", "deploytool push *"]) is not Allow
+
+
+GIVEN = [
+    "git -c alias.z='!deploytool push' z",
+    "git -c core.fsmonitor='deploytool push' status",
+    "git -C sub -c core.pager='deploytool push' log",
+    "git rebase --exec 'deploytool push' HEAD~1",
+    "git rebase -x 'deploytool push' HEAD~1",
+    "git bisect run deploytool push",
+    "git submodule foreach 'deploytool push'",
+    "git config alias.z '!deploytool push'; git z",
+    "git grep -O'deploytool push' x",
+    "git clone --upload-pack='deploytool push' . x",
+    "GIT_EXTERNAL_DIFF='deploytool push' git diff",
+    "export GIT_PAGER='deploytool push'; git -p log",
+    "LESSOPEN='|deploytool push' less a.txt",
+    "tar cf x.tar --to-command='deploytool push' a.txt",
+    "tar cf x.tar --checkpoint-action=exec='deploytool push' a.txt",
+    "tar cf x.tar -I'deploytool push' a.txt",
+    "rsync -e'deploytool push' a.txt h:x",
+    'rsync -ae"deploytool push" a.txt h:x',
+    "ssh -oProxyCommand='deploytool push' h",
+    "sort --compress-program='deploytool push' a.txt",
+    "rg --pre 'deploytool push' x",
+    "sed '1e deploytool push' a.txt",
+    "sed 's/.*/deploytool push/e' a.txt",
+    "vim -c '!deploytool push' -c q",
+    "vim -es '+!deploytool push' +q",
+    "less '+!deploytool push' a.txt",
+    "psql -c '\\! deploytool push'",
+    "sqlite3 x.db '.shell deploytool push'",
+    "printf -v 'a[$(deploytool push)]' x",
+    "printf 'deploytool push' | sh",
+    "echo deploytool push | at now",
+    "echo deploytool push | timeout 5 bash",
+    "echo 'deploytool push' | xargs -I{} sh -c '{}'",
+    "echo 'deploytool push' > x.sh; sh x.sh",
+    "cat > x.sh <<E\ndeploytool push\nE\n./x.sh",
+    "echo push | xargs deploytool",
+    "xargs -n 1 deploytool < a.txt",
+    "tmux new-session -d deploytool push",
+    "valgrind deploytool push",
+]
+
+
+@pytest.mark.parametrize("command", GIVEN)
+def test_a_deny_rule_holds_for_what_other_programs_are_given_to_run(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, "auto", deny=["deploytool push", "deploytool push *"]) is Deny
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo ZGVw | base64 -d | timeout 5 bash",
+        "echo ZGVw | base64 -d | xargs -n1 bash -c",
+        "echo ZGVw | base64 -d | batch",
+    ],
+)
+def test_a_shell_behind_another_program_runs_what_cannot_be_known(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, "auto", deny=["deploytool *"]) is Ask
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git -c user.name='A B' -c user.email=a@b commit -m 'deploytool push is gone'",
+        "git -C sub commit -m 'deploytool push is gone'",
+        "git log --grep 'deploytool push'",
+        "sed -n 's/deploytool push/x/p' a.txt",
+        "sort -k 'deploytool push' a.txt",
+        "echo a | xargs grep deploytool",
+        "echo 'deploytool push' > notes.md; cat notes.md",
+        "X='a b' make",
+    ],
+)
+def test_words_that_run_nothing_fall_under_no_deny_rule(workspace: Workspace, command: str) -> None:
+    assert shell(workspace, command, "auto", deny=["deploytool push", "deploytool push *"]) is Allow
