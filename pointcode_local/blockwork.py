@@ -16,8 +16,9 @@ from pointcode_local.events import AssistantMessage, ContextAdded, TextDelta, To
 from pointcode_local.orders import Order, is_test
 from pointcode_local.pyimports import offered, unbound_names
 from pointcode_local.replies import Reply
+from pointcode_local.second_chances import STUCK
 from pointcode_local.shown_files import MAX_HITS, Files, Part, fault_note, part_of
-from pointcode_local.turn import STUCK, Core, Stop, Turn
+from pointcode_local.turn import Core, Stop, Turn
 
 MAX_ANSWER_TOKENS = 1024
 MAX_FILE_TOKENS = 2048

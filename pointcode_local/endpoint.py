@@ -270,9 +270,9 @@ def _deltas_of(line: str, reader: ChunkReader) -> Iterator[ChatDelta]:
         done, total, cached = map(int, progress.groups())
         reader.note_prefill()
         yield PrefillProgress(done, total, cached)
-    if not line.startswith("data:"):
+    if not line.startswith(("data:", '{"')):  # the latter from servers that answer at once, e.g. with an error
         return
-    data = line[5:].strip()
+    data = line.removeprefix("data:").strip()
     if data == "[DONE]":
         reader.note_done()
     else:

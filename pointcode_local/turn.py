@@ -26,33 +26,12 @@ from pointcode_local.loop_guard import NOTE as LOOP_NOTE
 from pointcode_local.loop_guard import LoopGuard
 from pointcode_local.replies import Reply, read_reply
 from pointcode_local.runner import CallRunner, Conduct, Toolbox
+from pointcode_local.second_chances import CUT_CALL, NOTES, STUCK, STUCK_CALL
 from pointcode_local.steps import next_step, wanted_call
 from pointcode_local.window import Window
 
 MAX_BROKEN = 3  # broken streams in a row before the turn gives up
 MAX_SECOND_CHANCES = 2  # replies in a row that were empty, cut or unclear
-NOTES = {
-    "empty": "[note] Your reply was empty. Answer the user, or call a tool.",
-    "thinking": "[note] You thought without answering. Stop thinking now: answer the user, or call a tool.",
-    "cut": (
-        "[note] Your tool call was cut short and was not run. Make it again, shorter: split large content over several "
-        "calls."
-    ),
-    "doubtful": (
-        "[note] Your reply shows a tool call among other text; it was not run. To run it, make the call itself and "
-        "write nothing after it. If it was meant as an explanation, give your final answer."
-    ),
-    "broken": "[note] The connection broke off here. Go on from where you stopped.",
-}
-CUT_CALL = (
-    "Error: this call was cut short at the token limit and was not run. Make it again, shorter: split large content "
-    "over several calls."
-)
-STUCK_CALL = (
-    "Error: what this call holds only repeated itself and was stopped; it was not run. Make it again without the "
-    "repetitions; data of one kind is made by a shell command."
-)
-STUCK = "stopped: the model only repeated itself; ask in other words, or use a larger model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +211,12 @@ class Turn:
             if reply.finish == "error":
                 raise BackendError(reply.error or "the model's stream ended with an error")
         except ContextOverflow as error:
-            self._overflowed(error)
+            await self._overflowed(error)
             return False
         except BackendError as error:
             await self._broken(error)
             return False
-        self._n_broken = 0
+        self._n_broken = self._n_overflows = 0
         self._report_usage()
         return True
 
@@ -250,10 +229,15 @@ class Turn:
     def _tool_names(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self._core.box.specs)
 
-    def _overflowed(self, error: ContextOverflow) -> None:
-        """The server counts more tokens than we do: learn, and compact before asking again."""
-        self._reply = self._runner = None
-        self.n_calls -= 1
+    async def _overflowed(self, error: ContextOverflow) -> None:
+        """The server counts more tokens than we do, or the reply itself filled the context: learn, and compact before
+        asking again."""
+        assert self._reply is not None
+        if self._reply.is_empty:
+            self._reply_done()
+            self.n_calls -= 1
+        else:
+            await self._keep_what_came()
         self._n_overflows += 1
         if self._n_overflows > TRIES:
             raise Stop("error", f"the prompt does not fit the model's context: {error}")
@@ -267,13 +251,19 @@ class Turn:
         if self._n_broken >= MAX_BROKEN:
             raise Stop("error", str(error), temporary=True)
         if reply.is_empty:
-            self._reply = self._runner = None
+            self._reply_done()
             return
+        await self._keep_what_came()
+        self._core.emit(ContextAdded("note", NOTES["broken"]))
+
+    async def _keep_what_came(self) -> None:
+        """Of a reply that was not finished: its text, and its complete calls, which may be under way."""
+        runner = self._runner
+        assert runner is not None
         self._settle_cut_calls()
         self._put_in_history()
         self.denied = any(result.denied for result in await runner.wait()) or self.denied
         self._runner = None
-        self._core.emit(ContextAdded("note", NOTES["broken"]))
 
     def _report_usage(self) -> None:
         reply, core = self._reply, self._core

@@ -24,6 +24,7 @@ class Reply:
     breaks: bool = False  # the connection ends before the finish reason
     hold: threading.Event | None = None
     chunks: tuple[dict[str, Any], ...] = ()  # sent as they are instead of the rest
+    body: dict[str, Any] | None = None  # sent as plain JSON instead of a stream
 
 
 Step = Reply | Callable[[dict[str, Any]], Reply]
@@ -97,6 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
         reply = self.server_script.next(body)
         if reply.status != 200:
             self._json(reply.status, {"error": {"message": reply.text}}, reply.headers)
+            return
+        if reply.body is not None:
+            self._json(200, reply.body)
             return
         try:
             self._stream(reply)

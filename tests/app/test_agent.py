@@ -23,6 +23,7 @@ from pointcode_local.events import (
     TurnStarted,
     UsageChanged,
 )
+from pointcode_local.second_chances import CUT_CALL
 from pointcode_local.turn import AgentLimits
 from tests.app.agents import Bench, assert_valid_history, end_of, full_disk, of_type
 from tests.fakes import FakeTool, ScriptedModel, call, calls, cut_call, say
@@ -325,3 +326,16 @@ def test_a_session_that_is_not_being_kept_is_told_once_and_within_the_turn(tmp_p
         assert of_type(events, ErrorRaised) == [lost]
         assert of_type(bench.play(), ErrorRaised) == []
     assert of_type(bench.play(), ErrorRaised) == []
+
+
+def test_a_reply_that_fills_the_context_half_way_keeps_what_its_calls_did(tmp_path: Path):
+    overflow = ContextOverflow("the context size is exceeded")
+    done = [*calls(("look", "{}"), text="I look. ")[:-1], ToolCallBegun(1, "", "look"), overflow]
+    model = ScriptedModel(done, say("Seen."))
+    tool = FakeTool("look", lambda: "a tree")
+    bench = Bench(tmp_path, model, [tool])
+    events = bench.play()
+    assert end_of(events).outcome == "done" and end_of(events).text == "Seen."
+    assert_valid_history(bench.last_messages)
+    assert [m.content for m in bench.last_messages if m.role == "tool"] == ["a tree", CUT_CALL]
+    assert len(tool.contexts) == 1

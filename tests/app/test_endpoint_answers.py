@@ -135,3 +135,14 @@ def test_thoughts_are_kept_from_a_server_that_does_not_want_them_back():
 def test_other_refusals_are_not_tried_again():
     (error,), server, _ = play(Reply("bad temperature", status=400), requests=[THOUGHT], about={"takes_prefix": True})
     assert isinstance(error, RequestError) and len(server.requests) == 1
+
+
+def test_an_answer_that_is_no_stream_is_read_all_the_same():
+    call = {"id": "x", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Here.", "tool_calls": [call]}
+    whole = Reply(body={"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    failed = Reply(body={"error": {"message": "the model has crashed"}})
+    (deltas, error), _, _ = play(whole, failed, requests=[ASK, ASK])
+    assert isinstance(deltas, list)
+    assert [type(delta).__name__ for delta in deltas][-2:] == ["ToolCallReady", "ChatFinished"]
+    assert isinstance(error, BackendError) and "the model has crashed" in str(error)

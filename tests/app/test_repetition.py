@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pointcode_local.engine.types import ToolCallArguments, ToolCallBegun
 from pointcode_local.events import AssistantMessage, ToolFinished, UsageChanged
 from pointcode_local.repetition import ANSWER_WINDOW, COUNTING_WINDOW, MAX_PERIOD, Repetition
-from pointcode_local.turn import STUCK
+from pointcode_local.second_chances import STUCK
 from tests.app.agents import Bench, end_of, of_type
 from tests.fakes import FakeTool, ScriptedModel, Step, say
 
