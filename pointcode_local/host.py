@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pointcode_local import __version__
 from pointcode_local.agent import Agent, Menu
 from pointcode_local.background_map import BackgroundMap
-from pointcode_local.complete import SlashCommand, no_such_command, parse_slash
+from pointcode_local.complete import COMMANDS, SlashCommand, no_such_command, parse_slash
 from pointcode_local.compose import Setup, models_to_choose, open_model, pick_tools, system_prompt
 from pointcode_local.config import set_value, set_values
 from pointcode_local.engine.errors import EngineError
@@ -251,10 +251,14 @@ class AppHost:
         return own.prompt(argument)
 
     def expanded(self, prompt: str) -> str:
-        """A prompt of a scripted run: the text of such a command when it names one, else itself."""
-        own = self._own_commands()
-        named = parse_slash(prompt, [one.command for one in own.values()])
-        return own[named[0]].prompt(named[1]) if named is not None and named[0] in own else prompt
+        """A prompt of a scripted run: the text of such a command when it names one, else itself. Raises HostError for a
+        command that there is not, or not there."""
+        named = parse_slash(prompt, self.commands())
+        if named is None:
+            return prompt
+        if any(command.name == named[0] for command in COMMANDS):
+            raise HostError(f"/{named[0]} is a command of the full screen and the line mode, not of a scripted run")
+        return self.expand(*named)
 
     def _own_commands(self) -> dict[str, OwnCommand]:
         return own_commands(self._setup.places.config, self._setup.cwd)

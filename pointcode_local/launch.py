@@ -61,6 +61,7 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
     host = AppHost(setup, _choice(options), interactive=False)
     piped = PipedInput(0, must_come=options.reads_stdin) if options.print_prompt != "-" and is_piped(0) else None
     try:
+        prompt = host.expanded(prompt)
         agent = await host.open(told.opening)
         if piped is not None and (text := await piped.text(lambda why: show(f"pointcode: {why}"))).strip():
             host.attach("standard input", as_context(text))
@@ -70,7 +71,7 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
             show(f"pointcode: {warning}")
         return await run_headless(
             agent,
-            host.expanded(prompt),
+            prompt,
             session_id=host.info.session_id,
             output_format=options.output_format,
             output=output,

@@ -65,6 +65,10 @@ def test_a_commands_text_is_a_prompt_that_gets_no_rights(tmp_path: Path) -> None
         assert of_type(events, TurnStarted)[0].prompt.startswith("!touch made")
         assert of_type(events, PermissionAsked) and not (play.cwd / "made").exists()
         assert host.expanded("/unknown x") == "/unknown x"
+        with pytest.raises(HostError, match="there is no command /evl; did you mean /evil"):
+            host.expanded("/evl")
+        with pytest.raises(HostError, match="/undo is a command of the full screen"):
+            host.expanded("/undo")
         with pytest.raises(HostError):
             host.expand("gone", "")
         await host.close()
