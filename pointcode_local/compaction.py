@@ -1,14 +1,13 @@
 """Shortens a conversation that is about to outgrow the context.
 
 The first message (goal, project rules) and the recent ones stay; the middle is replaced by the model's own notes and
-the person's words in it. Where the model writes no usable notes, a plain list of the calls made stands in, so that
-compaction always shrinks.
+the person's words in it. A plain list of the calls made stands in for them where the model writes none, and with small
+models, which write down what nobody said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from pointcode_local.conversation import Conversation
@@ -48,14 +47,17 @@ async def compact(
     dropped = messages[n_head:first_kept]
     if not dropped:
         return None
-    notes = await _notes(model, conversation.messages, tools, window) or _plain_notes(dropped)
-    notes = window.cut(notes, window.limit // 8)
+    before = window.count(conversation.messages)
+    n_notes = min(1024, window.reserve // 2, max(128, (before - window.count(conversation.messages[:1])) // 2))
+    notes = "" if model.is_small else await _notes(model, conversation.messages, tools, window, n_notes)
+    notes = window.cut(notes or _plain_notes(dropped), window.limit // 8)
     facts = "\n\n".join(part for part in (_plan(conversation), also) if part)
     summary = f"{NOTES_HEAD}\n{notes}" + (f"\n\n{window.cut(facts, window.limit // 16)}" if facts else "")
-    if words := _words(dropped, window):
+    if words := _words(dropped, conversation, window):
         summary += f"\n\n{WORDS_HEAD}\n{words}"
     after = (conversation.messages[0], *messages[:n_head], Message("user", summary), *messages[first_kept:])
-    return CompactionFinished(window.count(after), summary, n_head, first_kept)
+    n_after = window.count(after)
+    return CompactionFinished(n_after, summary, n_head, first_kept) if n_after < before else None
 
 
 def _head(messages: Sequence[Message], window: Window, attempt: int) -> int:
@@ -84,9 +86,11 @@ def _as_text(message: Message) -> str:
     return message.content + "".join(call.name + call.arguments for call in message.tool_calls)
 
 
-async def _notes(model: ChatModel, messages: Sequence[Message], tools: Sequence[ToolSpec], window: Window) -> str:
-    """The model's notes. The request is the conversation plus one message, so that the prefix cache serves it."""
-    n_notes = max(128, min(1024, window.reserve // 2))
+async def _notes(
+    model: ChatModel, messages: Sequence[Message], tools: Sequence[ToolSpec], window: Window, n_notes: int
+) -> str:
+    """The model's notes, of at most `n_notes` tokens. The request is the conversation plus one message, so that the
+    prefix cache serves it."""
     asked = [*messages, Message("user", REQUEST)]
     while window.count(asked) + n_notes > window.limit and len(asked) > 3:
         asked = _without_oldest(asked)
@@ -127,15 +131,17 @@ def _plan(conversation: Conversation) -> str:
     return "\n".join([PLAN_HEAD, *(f"- {status}: {text}" for text, status in conversation.plan)])
 
 
-def _words(dropped: Sequence[Message], window: Window) -> str:
-    """The person's own messages of the dropped part, the last one most fully."""
-    said = [m for m in dropped if m.role == "user"]
+def _words(dropped: Sequence[Message], conversation: Conversation, window: Window) -> str:
+    """The person's own words in the dropped part, the last ones most fully; what came with them (files, notes) not."""
     said = [
-        replace(m, content=m.content.split(WORDS_HEAD, 1)[-1].strip()) if m.content.startswith(NOTES_HEAD) else m
-        for m in said
+        message.content.partition(WORDS_HEAD)[2].strip()
+        if message.content.startswith(NOTES_HEAD)
+        else conversation.prompt_of(message)
+        for message in dropped
+        if message.role == "user"
     ]
-    said = [m for m in said if not m.content.startswith(NOTES_HEAD)]
+    said = [words for words in said if words]
     clipped = [
-        window.cut(m.content, max(100, window.limit // (8 if i == len(said) - 1 else 40))) for i, m in enumerate(said)
+        window.cut(words, max(100, window.limit // (8 if i == len(said) - 1 else 40))) for i, words in enumerate(said)
     ]
     return window.cut("\n".join(clipped), window.limit // 6)

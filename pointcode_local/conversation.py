@@ -33,6 +33,7 @@ class Conversation:
         self._context: list[str] = []
         self._after: list[str] = []  # context that stands behind the prompt
         self._prompt: str | None = None
+        self._prompts: dict[int, str] = {}  # by the id() of each message of the person in the history
         self._open: tuple[ToolCall, ...] = ()  # calls of the last reply whose results are not in the history yet
         self._results: dict[str, ToolFinished] = {}
         self._used_ids: set[str] = set()
@@ -59,6 +60,8 @@ class Conversation:
                 self._settle()
                 kept = self._messages[event.first_kept :]
                 self._messages = [*self._messages[: event.n_head], Message("user", event.summary), *kept]
+                left = set(map(id, self._messages))
+                self._prompts = {key: prompt for key, prompt in self._prompts.items() if key in left}
             case TodoChanged(items):
                 self.plan = items
             case TurnFinished():
@@ -93,6 +96,10 @@ class Conversation:
         """Whether anybody has said anything yet."""
         return self._prompt is not None or any(message.role == "user" for message in self._messages)
 
+    def prompt_of(self, message: Message) -> str:
+        """What the person said in a message of the history, without what came with it; "" for nothing."""
+        return self._prompts.get(id(message), "")
+
     def used_ids(self) -> set[str]:
         """The ids of all calls so far, those of messages that compaction took away too: front ends know them still."""
         return set(self._used_ids)
@@ -107,9 +114,10 @@ class Conversation:
 
     def _close_user(self) -> None:
         parts = [*self._context, *([self._prompt] if self._prompt is not None else []), *self._after]
-        self._context, self._after, self._prompt = [], [], None
+        prompt, self._context, self._after, self._prompt = self._prompt, [], [], None
         if parts:
-            self._messages.append(Message("user", "\n\n".join(parts)))
+            self._messages.append(message := Message("user", "\n\n".join(parts)))
+            self._prompts[id(message)] = prompt or ""
 
     def _add_reply(self, event: AssistantMessage) -> None:
         calls = tuple(ToolCall(*call) for call in event.tool_calls)

@@ -160,7 +160,7 @@ def shorten(bench: Bench) -> list[AgentEvent]:
 
 
 def test_a_compaction_that_was_asked_for_keeps_the_goal_and_the_last_answer_however_much_room_there_is(tmp_path: Path):
-    model = Summarising(say("ANSWER-1"), say("ANSWER-2"), say("ANSWER-3"), say("Fine."), notes=say("The notes."))
+    model = Summarising(say("ANSWER-1" + LONG), say("ANSWER-2"), say("ANSWER-3"), say("Fine."), notes=say("The notes."))
     bench = Bench(tmp_path, model)
     for prompt in ("GOAL-1", "PROMPT-2", "PROMPT-3"):
         bench.play(prompt)
@@ -178,6 +178,40 @@ def test_of_a_short_conversation_nothing_is_left_out(tmp_path: Path):
     bench.play("GOAL-1")
     _, finished = shorten(bench)
     assert isinstance(finished, CompactionFinished) and finished.summary == ""
+
+
+def test_a_conversation_is_not_shortened_to_something_longer(tmp_path: Path):
+    bench = Bench(tmp_path, Summarising(say("ANSWER-1"), say("ANSWER-2"), notes=say(LONG)))
+    bench.play("GOAL-1")
+    bench.play("PROMPT-2")
+    before = bench.agent.conversation.messages
+    _, finished = shorten(bench)
+    assert isinstance(finished, CompactionFinished) and finished.summary == ""
+    assert bench.agent.conversation.messages == before
+
+
+def test_what_came_with_the_persons_words_is_not_taken_for_them(tmp_path: Path):
+    model = Summarising(*[say(f"ANSWER-{n}") for n in range(4)], notes=say("The notes."))
+    bench = Bench(tmp_path, model)
+    (bench.root / "a.txt").write_text(f"MENTIONED {LONG}")
+    for prompt in ("GOAL-1", "PROMPT-2: look at @a.txt", "PROMPT-3"):
+        bench.play(prompt)
+    shorten(bench)
+    bench.play("Go on.")
+    shorten(bench)
+    text = "\n".join(message.content for message in bench.agent.conversation.messages)
+    assert "PROMPT-2: look at @a.txt\nPROMPT-3" in text and "MENTIONED" not in text
+
+
+def test_a_small_model_is_not_asked_for_notes(tmp_path: Path):
+    model = ScriptedModel(call("read", path="f"), say("DONE-1"), say("DONE-2"), is_small=True)
+    bench = Bench(tmp_path, model, [FakeTool("read", lambda path: LONG, parameters=PATH)])
+    bench.play("GOAL-1")
+    bench.play("PROMPT-2")
+    n_before = len(model.requests)
+    _, finished = shorten(bench)
+    assert isinstance(finished, CompactionFinished) and "- read" in finished.summary
+    assert len(model.requests) == n_before
 
 
 async def test_a_compaction_that_is_stopped_leaves_the_conversation_as_it_was(tmp_path: Path):

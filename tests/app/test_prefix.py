@@ -161,7 +161,7 @@ def test_what_compaction_took_away_is_not_known_well_enough_to_be_replaced(tmp_p
     ]
     model = Noting(*steps)
     play = Play(tmp_path, model, settings=Settings(permission_mode="auto"))
-    (play.cwd / "a.txt").write_text("precious\n")
+    (play.cwd / "a.txt").write_text("precious\n" * 50)
 
     async def run() -> None:
         host = play.host()
@@ -172,7 +172,7 @@ def test_what_compaction_took_away_is_not_known_well_enough_to_be_replaced(tmp_p
         await host.close()
 
     asyncio.run(run())
-    assert (play.cwd / "a.txt").read_text() == "precious\n"
+    assert (play.cwd / "a.txt").read_text() == "precious\n" * 50
     assert "was not read" in model.requests[-1].messages[-1].content
 
 
