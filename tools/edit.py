@@ -12,6 +12,7 @@ from typing import Any
 from . import matching
 from .atomic import read_bytes_or_none, require_writable
 from .base import Access, BaseTool, FileChange, ToolContext, ToolError, ToolResult, object_schema
+from .edit_hints import hint
 from .filetext import FileText, decode, require_unicode, visible, without_ending
 from .placeholders import placeholder_in
 from .syntax import report
@@ -174,7 +175,8 @@ def _matches(file: FileText, edit: Edit, prefix: str) -> list[matching.Match]:
         raise ToolError(f"{prefix}`old` is empty, and the file exists")
     found = matching.find(file, edit.old, edit.new, None if edit.replace_all else MAX_PLACES)
     if not found:
-        raise ToolError(f"{prefix}`old` was not found in the file: {_short(edit.old)}\n{nearest(file, edit.old)}")
+        reason = f"{prefix}`old` was not found in the file: {_short(edit.old)}{hint(file, edit.old)}"
+        raise ToolError(f"{reason}\n{nearest(file, edit.old)}")
     if len(found) == 1:
         return found
     if edit.replace_all:

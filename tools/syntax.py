@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from tree_sitter import Language, Node, Parser, Tree
 from .languages import language_of
 
 MAX_PARSED_BYTES = 2 << 20
+MAX_PYTHON_CHARS = 400_000
 MAX_REPORTED = 5
 
 
@@ -57,7 +60,7 @@ def new_faults(path: PurePath, before: str, after: str) -> list[SyntaxFault]:
         return []
     found = list(faults(after, language))
     if not found:
-        return []
+        return _new_indentation_fault(before, after) if language == "python" else []
     known = Counter(_key(before, fault) for fault in faults(before, language)) if before else Counter[tuple[str, str]]()
     fresh: list[SyntaxFault] = []
     for fault in found:
@@ -67,6 +70,27 @@ def new_faults(path: PurePath, before: str, after: str) -> list[SyntaxFault]:
         else:
             fresh.append(fault)
     return fresh
+
+
+def _new_indentation_fault(before: str, after: str) -> list[SyntaxFault]:
+    """What the grammar overlooks: Python lines whose indentation fits nothing. One at most."""
+    fault = _indentation_fault(after)
+    return [fault] if fault is not None and (not before or _indentation_fault(before) is None) else []
+
+
+def _indentation_fault(text: str) -> SyntaxFault | None:
+    """Python's own word on it; other errors of its parser depend on its version and are not told."""
+    if len(text) > MAX_PYTHON_CHARS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except IndentationError as error:
+        return SyntaxFault(error.lineno or 1, error.offset or 1, error.msg)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        pass
+    return None
 
 
 def report(path: PurePath, before: str, after: str) -> str:
