@@ -13,7 +13,7 @@ from typing import Any, cast
 from pointcode_local.conversation import Conversation
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.engine.types import AnswerText, ChatModel, ChatRequest, Message, SamplingParams, ToolSpec
-from pointcode_local.events import CompactionFinished
+from pointcode_local.events import CompactionFinished, ResultsCut
 from pointcode_local.window import Window
 
 NOTES_HEAD = "[notes on the work so far; they stand for earlier messages]"
@@ -25,6 +25,8 @@ REQUEST = (
     "At most 400 words. Plain text only; call no tool."
 )
 TRIES = 2
+MIN_RESULT_CHARS = 120  # what is left of a result at least,
+NOTE_CHARS = 120  # beside the note on what is not
 
 
 async def compact(
@@ -58,6 +60,28 @@ async def compact(
     after = (conversation.messages[0], *messages[:n_head], Message("user", summary), *messages[first_kept:])
     n_after = window.count(after)
     return CompactionFinished(n_after, summary, n_head, first_kept) if n_after < before else None
+
+
+def cut_results(conversation: Conversation, window: Window) -> ResultsCut | None:
+    """The event that cuts the last results, the longest first, so that there is room to work; None where none is there
+    or they need not be cut. The model has not seen them: what it has read stays as it is."""
+    sizes = [len(conversation.history[at].content) for at in conversation.fresh_results()]
+    n_over = window.working_room - window.room(conversation.messages)
+    if not sizes or n_over <= 0:
+        return None
+    n_tokens = sum(window.count_text(conversation.history[at].content) for at in conversation.fresh_results())
+    left = max(0, n_tokens - n_over) / max(1, n_tokens) * sum(sizes) * 0.95
+    return ResultsCut(max(MIN_RESULT_CHARS, _even(sizes, int(left)) - NOTE_CHARS))
+
+
+def _even(sizes: Sequence[int], total: int) -> int:
+    """The length to which all must be cut so that together they have `total`: those that are shorter give the others
+    what they leave."""
+    for n_longer, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size * n_longer > total:
+            return total // n_longer
+        total -= size
+    return max(sizes)
 
 
 def _head(messages: Sequence[Message], window: Window, attempt: int) -> int:

@@ -7,6 +7,7 @@ and every prompt is an exact prefix of the next one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pointcode_local.engine.types import Message, ToolCall
 from pointcode_local.events import (
@@ -14,12 +15,14 @@ from pointcode_local.events import (
     AssistantMessage,
     CompactionFinished,
     ContextAdded,
+    ResultsCut,
     Steered,
     TodoChanged,
     ToolFinished,
     TurnFinished,
     TurnStarted,
 )
+from pointcode_local.shortened import shortened
 
 INTERRUPTED = "[interrupted: this call has no result; it may have run, wholly or in part]"
 
@@ -62,6 +65,11 @@ class Conversation:
                 self._messages = [*self._messages[: event.n_head], Message("user", event.summary), *kept]
                 left = set(map(id, self._messages))
                 self._prompts = {key: prompt for key, prompt in self._prompts.items() if key in left}
+            case ResultsCut(max_chars):
+                self._settle()
+                for at in self.fresh_results():
+                    message = self._messages[at]
+                    self._messages[at] = replace(message, content=shortened(message.content, max_chars))
             case TodoChanged(items):
                 self.plan = items
             case TurnFinished():
@@ -99,6 +107,13 @@ class Conversation:
     def prompt_of(self, message: Message) -> str:
         """What the person said in a message of the history, without what came with it; "" for nothing."""
         return self._prompts.get(id(message), "")
+
+    def fresh_results(self) -> Sequence[int]:
+        """Where in `history` the results of the last reply's calls are, as long as nothing was said after it."""
+        last = next((i for i in range(len(self._messages) - 1, -1, -1) if self._messages[i].role == "assistant"), None)
+        if last is None:
+            return ()
+        return [i for i in range(last + 1, len(self._messages)) if self._messages[i].role == "tool"]
 
     def used_ids(self) -> set[str]:
         """The ids of all calls so far, those of messages that compaction took away too: front ends know them still."""

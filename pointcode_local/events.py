@@ -223,6 +223,14 @@ class CompactionFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultsCut:
+    """The results of the last reply's calls, which the model has not seen yet, were together too long for its context:
+    each now has at most about `max_chars` characters."""
+
+    max_chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRaised:
     """Something failed; `temporary` errors are worth retrying."""
 
@@ -262,6 +270,7 @@ AgentEvent = (
     | UsageChanged
     | CompactionStarted
     | CompactionFinished
+    | ResultsCut
     | ErrorRaised
     | TurnFinished
 )

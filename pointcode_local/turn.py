@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from pointcode_local import context_files
 from pointcode_local.calls import TextCall, find_calls
-from pointcode_local.compaction import TRIES, compact
+from pointcode_local.compaction import TRIES, compact, cut_results
 from pointcode_local.conversation import Conversation
 from pointcode_local.engine.errors import BackendError, ContextOverflow
 from pointcode_local.engine.types import ChatModel, ChatRequest, Message, SamplingParams, ToolCall
@@ -148,7 +148,12 @@ class Turn:
     async def _make_room(self) -> None:
         """Compact when the context is nearly full: at most TRIES times, then the turn ends with an error."""
         core = self._core
-        if core.window.room(core.conversation.messages) >= core.wanted_room:
+        left = core.window.room(core.conversation.messages)
+        if left < 0 and (cut := cut_results(core.conversation, core.window)) is not None:
+            core.emit(cut)
+            self._forget_files()
+            left = core.window.room(core.conversation.messages)
+        if left >= core.wanted_room:
             return
         for attempt in range(TRIES):
             await self.compact(attempt)
@@ -170,8 +175,13 @@ class Turn:
             )
         finally:
             core.emit(end or CompactionFinished(n_before, ""))
-        if end is not None and core.box.workspace is not None:
-            core.box.workspace.forget_all()  # what it has read is not in its context any more
+        if end is not None:
+            self._forget_files()
+
+    def _forget_files(self) -> None:
+        """Of what the model has read not all is in its context any more."""
+        if self._core.box.workspace is not None:
+            self._core.box.workspace.forget_all()
 
     def _give_up(self, messages: Sequence[Message]) -> NoReturn:
         n_tokens, limit = self._core.window.count(messages), self._core.window.limit

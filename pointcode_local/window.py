@@ -9,6 +9,7 @@ from dataclasses import replace
 from pointcode_local.engine.errors import ContextOverflow
 from pointcode_local.engine.types import ChatModel, Message, ToolSpec
 from pointcode_local.events import ContextAdded
+from pointcode_local.shortened import shortened
 
 MAX_RESULT_TOKENS = 30_000
 MIN_RESULT_TOKENS = 150
@@ -75,10 +76,4 @@ class Window:
         n_tokens = self.count_text(text)
         if n_tokens <= max_tokens:
             return text
-        n_chars = int(len(text) * max_tokens / n_tokens * 0.95)
-        head, tail = text[: n_chars * 2 // 3], text[len(text) - n_chars // 3 :]
-        head = head[: head.rfind("\n") + 1] or head
-        tail = tail[tail.find("\n") + 1 :] or tail
-        n_cut = len(text) - len(head) - len(tail)
-        note = f"[{n_cut:,} of {len(text):,} characters are left out here to fit the context; ask for a smaller part]"
-        return f"{head.rstrip(chr(10))}\n{note}\n{tail}"
+        return shortened(text, int(len(text) * max_tokens / n_tokens * 0.95))

@@ -25,6 +25,7 @@ from pointcode_local.events import (
     QuestionAnswered,
     QuestionAsked,
     ReasoningDelta,
+    ResultsCut,
     Steered,
     TextDelta,
     TodoChanged,
@@ -152,6 +153,8 @@ class Story:
                 return []
             case CompactionStarted() | CompactionFinished():
                 return self._compaction(event)
+            case ResultsCut():
+                return []
             case ErrorRaised(message=message, temporary=temporary):
                 hint = " (temporary: send the message again to retry)" if temporary else ""
                 return self.note(message + hint, "error")

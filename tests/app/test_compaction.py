@@ -8,10 +8,10 @@ from typing import Any
 
 from pointcode_local.compaction import NOTES_HEAD, REQUEST
 from pointcode_local.engine.types import Message
-from pointcode_local.events import AgentEvent, CompactionFinished, CompactionStarted
+from pointcode_local.events import AgentEvent, CompactionFinished, CompactionStarted, ResultsCut
 from pointcode_local.window import Window
 from tests.app.agents import Bench, assert_valid_history, end_of, of_type
-from tests.fakes import FakeTool, ScriptedModel, Step, call, say
+from tests.fakes import FakeTool, ScriptedModel, Step, call, calls, say
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 LONG = "some plain words on a line\n" * 120  # about 800 tokens
@@ -226,3 +226,31 @@ async def test_a_compaction_that_is_stopped_leaves_the_conversation_as_it_was(tm
         bench.agent.cancel()
     assert isinstance(events[-1], CompactionFinished) and events[-1].summary == ""
     assert bench.agent.conversation.messages == before and len(before) == 5
+
+
+def test_many_results_at_once_are_cut_evenly_and_the_model_sees_each(tmp_path: Path):
+    sizes = [400 if i % 10 == 3 else 40_000 for i in range(60)]
+    many = calls(*[("read", f'{{"path": "{i}"}}') for i in range(60)])
+    model = Summarising(say("Hello."), many, say("All read."), notes=say("notes"), context_tokens=32_768)
+    work = FakeTool("read", lambda path: f"file {path}\n" + "words\n" * (sizes[int(path)] // 6), parameters=PATH)
+    bench = Bench(tmp_path, model, [work])
+    bench.play("Hello.")
+    events = bench.play("Read all.")
+    assert end_of(events).text == "All read." and model.n_asked == 0
+    before, after = model.requests[-2].messages, model.requests[-1].messages
+    assert after[: len(before)] == before
+    shown = [message.content for message in after if message.role == "tool"]
+    assert [text.split("\n")[0] for text in shown] == [f"file {i}" for i in range(60)]
+    assert all(len(text) > 380 for text, size in zip(shown, sizes, strict=True) if size == 400)
+    assert model.count_tokens(after) <= 32_768 - 4096
+    (cut,) = of_type(events, ResultsCut)
+    assert max(map(len, shown)) <= cut.max_chars + 120
+    bench.log.close()
+    log, history = bench.store.open(bench.log.id)
+    again = Bench(tmp_path, ScriptedModel(), [work], log=log, history=history)
+    assert again.agent.conversation.messages == bench.agent.conversation.messages
+
+
+def test_results_are_cut_only_when_they_do_not_fit(tmp_path: Path):
+    bench, model = reading(tmp_path, 6, say("notes"))
+    assert not of_type(bench.play(), ResultsCut) and model.n_asked
