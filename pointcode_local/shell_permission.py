@@ -144,23 +144,20 @@ class ShellJudge:
     def touched(self) -> tuple[Place, ...]:
         """Every existing or plainly named file that the line may touch, through globs and inside program texts too."""
         places: dict[tuple[str, Path], Place] = {}
+        texts = list(dict.fromkeys(self._path_texts()))
         for cwd in self._cwds():
-            for text in self._path_texts():
-                for name in self._expanded(text, cwd):
-                    try:
-                        places.setdefault((name, cwd), self.workspace.resolve(name, cwd))
-                    except ToolError:
-                        continue
+            for name in dict.fromkeys(name for text in texts for name in self._expanded(text, cwd)):
+                with suppress(ToolError):
+                    places[name, cwd] = self.workspace.resolve(name, cwd)
         return tuple(places.values())
 
     def _cwds(self) -> list[Path]:
         """The workspace and every folder that the line changes to."""
         found = [self.workspace.root]
-        for words in self.tree.commands:
-            if base_name(words[0]) in ("cd", "pushd"):
-                for word in words[1:]:
-                    with suppress(ToolError):
-                        found.append(self.workspace.resolve(word.rstrip("\0")).path)
+        changes = [words for words in self.tree.commands if base_name(words[0]) in ("cd", "pushd")]
+        for word in (word for words in changes for word in words[1:]):
+            with suppress(ToolError):
+                found.append(self.workspace.resolve(word.rstrip("\0")).path)
         return list(dict.fromkeys(found))
 
     def _path_texts(self) -> Iterator[str]:
@@ -187,11 +184,11 @@ class ShellJudge:
     def below(self) -> tuple[Place, ...]:
         """Files that a command reading whole folders would come upon: secrets, and what rules on reading name."""
         found: dict[Path, Place] = {}
-        for words in self.tree.commands:
-            if kind := reads_folders(words):
-                for folder in self._folders(words):
-                    for place in self._guarded_below(folder, hidden=kind == "hidden"):
-                        found.setdefault(place.path, place)
+        readers = [(words, kind) for words in self.tree.commands if (kind := reads_folders(words))]
+        for words, kind in readers:
+            for folder in self._folders(words):
+                for place in self._guarded_below(folder, hidden=kind == "hidden"):
+                    found.setdefault(place.path, place)
         return tuple(found.values())
 
     def _folders(self, words: tuple[str, ...]) -> list[Path]:
