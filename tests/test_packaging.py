@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SHIPPED = [path for folder in ("pointcode_local", "engine", "tools") for path in (ROOT / folder).glob("**/*.py")]
 OWN = {"pointcode_local"}
-MODULE_OF = {"agent_client_protocol": "acp", "markdown_it_py": "markdown_it"}  # where the import name differs from the distribution's
+# where the import name differs from the distribution's
+MODULE_OF = {"agent_client_protocol": "acp", "markdown_it_py": "markdown_it"}
 # Imported only where they happen to be installed; each import says what to do when they are not.
 OPTIONAL = {"xllamacpp", "triton", "transformers"}
 
