@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 
 from .guarded import is_protected, names_of
 from .rules import WRITERS, Rule, Rules, command_matches, fixed_prefix, path_matches, tool_matches
-from .shell_names import INTERPRETERS
+from .shell_names import INTERPRETERS, NEVER_BY_WILDCARD
 from .shell_paths import (
     MAX_WALKED,
     follows_links,
@@ -31,7 +31,7 @@ from .shell_paths import (
     reads_folders,
     wider,
 )
-from .shell_safety import NEVER_BY_WILDCARD, danger, read_only
+from .shell_safety import danger, read_only
 from .shell_tree import Reading, base_name, may_match, read_tree
 from .shell_words import Simple, Unsure, Word, read_plain, split_options
 from .tools.base import ToolError

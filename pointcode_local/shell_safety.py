@@ -4,80 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .shell_names import WRAPPERS
 from .shell_sed import sed_danger
 from .shell_words import Simple, split_options
-
-# Names that change what later words mean, or run what they are given: never covered by a rule with a wildcard.
-NEVER_BY_WILDCARD = (
-    WRAPPERS
-    - frozenset(
-        [
-            "docker",
-            "podman",
-            "kubectl",
-            "make",
-            "just",
-            "npx",
-            "uv",
-            "uvx",
-            "poetry",
-            "pipenv",
-            "pdm",
-            "hatch",
-            "rye",
-            "nix",
-            "tox",
-            "nox",
-            "mise",
-            "asdf",
-            "bundle",
-            "bunx",
-            "pnpx",
-            "find",
-            "fd",
-        ]
-    )
-) | frozenset(
-    [
-        "export",
-        "declare",
-        "typeset",
-        "readonly",
-        "local",
-        "unset",
-        "set",
-        "shopt",
-        "enable",
-        "hash",
-        "alias",
-        "unalias",
-        "pushd",
-        "popd",
-        "mapfile",
-        "readarray",
-        "read",
-        "let",
-        "getopts",
-        "umask",
-        "ulimit",
-        "bind",
-        "complete",
-        "fc",
-        "history",
-        "jobs",
-        "fg",
-        "bg",
-        "disown",
-        "wait",
-        "kill",
-        "return",
-        "exit",
-        "break",
-        "continue",
-        "shift",
-    ]
-)
 
 _NUMBER = r"-\d+|-[nc]\s*\+?\d*|--(lines|bytes)(=\+?-?\d+)?"
 # These tables are compiled where they are used: all of them at every start would take 15 of its 400 ms.
