@@ -297,7 +297,7 @@ async def test_the_models_free_question_is_a_form_where_the_editor_has_forms(tmp
 
 async def test_the_command_compact_shortens_the_conversation_now(tmp_path: Path):
     (tmp_path / "ws").mkdir()
-    model = Summarising(say("One."), say("Two."))
+    model = Summarising(say("One. " * 200), say("Two."))
     async with EditorKit(tmp_path, model) as editor:
         session = await editor.new()
         for text in ("First.", "Second.", "/compact"):
