@@ -40,6 +40,10 @@ MAX_COMMAND_TOKENS = 160
 COMMAND_TRIES = 2
 MEND_TRIES = 2
 PLAN = "I would"  # begins the answer to an order where nothing may be changed; asked for a plan it says the order again
+UNDONE = (
+    "Nothing was done now: the model said again what it had done before. Say what is to be changed, and in which file."
+)
+_CLAIM = re.compile(r"(?:Creat|Edit|Renam)\w* [^\n]*(?:\(\d[\d,]* lines?\)|: \d+ replacements?| in \d+ places?)")
 _INNER = re.compile(r"\b(?:docstrings?|comments?)\b", re.IGNORECASE)
 _TELL = re.compile(r"\W*(?:please\s+)?(?:review|summari[sz]e|explain|describe)\b[^\n]{0,80}\Z", re.IGNORECASE)
 _MISTAKE = re.compile(
@@ -257,7 +261,12 @@ class BlockTurn(BlockWork):
             self._show_file(files.readme, files.text(files.readme) if files.readme else None)
         if not begun and is_given and _TELL.match(text):
             begun = "This"  # else it says the text again
-        self._conclude_with(await self._answer_to("", begun), unshown="")
+        answer = await self._answer_to("", begun)
+        if _CLAIM.match(answer) and not wants_answer(text):
+            self.gave_up = "the model said again what it had done before"
+            self._conclude_with(UNDONE, unshown=f"\n\n{UNDONE}")
+        else:
+            self._conclude_with(answer, unshown="")
 
     def _is_given(self, text: str) -> bool:
         """Whether it is about what was piped in, or pasted."""

@@ -63,6 +63,14 @@ def test_a_question_is_answered_from_the_files_that_hold_its_names(tmp_path: Pat
     assert answer == "In d.py."
 
 
+def test_what_was_done_before_is_not_said_to_have_been_done_again(tmp_path: Path):
+    claim = "Edited a.py: 1 replacement, at line 1."
+    _, answer, agent = play(tmp_path, "carry on", say(claim), a_py="x = 1\n")
+    assert answer.startswith("Nothing was done now") and claim not in agent.conversation.messages[-1].content
+    _, answer, _ = play(tmp_path, "What did you change?", say(claim), a_py="x = 1\n")
+    assert answer == claim
+
+
 def test_an_answer_is_streamed_once(tmp_path: Path):
     _, events, _ = play_events(tmp_path, "What is a list?", say("A list holds ", "items."))
     assert streamed(events) == end_of(events).text == "A list holds items."
