@@ -63,10 +63,11 @@ def command_pattern(order: str) -> str:
 
 def what_ran(command: str, output: str) -> str:
     """What was run and what came of it."""
-    shown = f"`{command}`" if "\n" not in command else f"\n```sh\n{command}\n```\n"
+    if "\n" in command:
+        return f"Ran these commands:\n```sh\n{command}\n```\n{printed(output)}"
     if output == NO_OUTPUT:
-        return f"Ran {shown}, which printed nothing."
-    return f"Ran {shown}, which printed:\n{_output(output)}"
+        return f"Ran `{command}`, which printed nothing."
+    return f"Ran `{command}`, which printed:\n{_output(output)}"
 
 
 def printed(output: str) -> str:

@@ -134,6 +134,8 @@ def test_a_command_runs_and_its_output_stands_in_the_answer(tmp_path: Path):
     command, sentence = say("```sh\ncat a.txt"), say("It has 1 line.")
     model, answer, _ = play(tmp_path, "How many lines does a.txt have?", command, sentence, a_txt="one\n")
     assert answer == "It has 1 line.\n\nRan `cat a.txt`, which printed:\n```\none\n```"
+    _, answer, _ = play(tmp_path, "Run something twice", say("```sh\ncat a.txt\ncat a.txt"))
+    assert answer == "Ran these commands:\n```sh\ncat a.txt\ncat a.txt\n```\nIt printed:\n```\none\none\n```"
     assert "Files in this folder: a.txt" in model.requests[0].messages[-1].content
     assert model.requests[0].reply_pattern
 
