@@ -90,7 +90,11 @@ class _Connection(H11Protocol):
         app: ASGIApp = self.app  # type: ignore[assignment]
 
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-            await app({**scope, "extensions": {**scope.get("extensions", {}), **marks}}, receive, send)
+            try:
+                await app({**scope, "extensions": {**scope.get("extensions", {}), **marks}}, receive, send)
+            except asyncio.CancelledError:  # the server ends and has waited long enough: no failure to be logged
+                transport.abort()
+                await asyncio.sleep(0)  # the connection learns of it
 
         self.app = marked  # type: ignore[assignment]
         self._expect_request()
@@ -139,7 +143,8 @@ async def run_server(
     signals: bool = True,
     drain_s: int = _DRAIN_S,
 ) -> int:
-    """Serves until SIGTERM, SIGINT or `stop` (0, after what runs is answered), or until the engine has died (1)."""
+    """Serves until SIGTERM, SIGINT or `stop` (0, after what runs is answered; a second signal does not wait for that),
+    or until the engine has died (1)."""
     state: Served = app.state.served
     config = uvicorn.Config(
         app,
@@ -154,9 +159,10 @@ async def run_server(
         backlog=_TAKEN_AT_ONCE,
     )
     server = _Server(config)
-    stop = stop or asyncio.Event()
-    with _stopping(stop) if signals else contextlib.nullcontext():
-        watching = [asyncio.create_task(_end_at(stop, server, state)), asyncio.create_task(_watch(server, state))]
+    stop, at_once = stop or asyncio.Event(), asyncio.Event()
+    with _stopping(stop, at_once) if signals else contextlib.nullcontext():
+        ending = asyncio.create_task(_end_at(stop, at_once, server, state))
+        watching = [ending, asyncio.create_task(_watch(server, state))]
         try:
             await server.serve(list(sockets))
         finally:
@@ -169,11 +175,11 @@ async def run_server(
 
 
 @contextlib.contextmanager
-def _stopping(stop: asyncio.Event) -> Generator[None]:
-    """SIGTERM and SIGINT set the event."""
+def _stopping(stop: asyncio.Event, at_once: asyncio.Event) -> Generator[None]:
+    """SIGTERM and SIGINT set the first event, after that the second."""
     loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, lambda: (at_once if stop.is_set() else stop).set())
     try:
         yield
     finally:
@@ -181,10 +187,14 @@ def _stopping(stop: asyncio.Event) -> Generator[None]:
             loop.remove_signal_handler(number)
 
 
-async def _end_at(stop: asyncio.Event, server: uvicorn.Server, state: Served) -> None:
+async def _end_at(stop: asyncio.Event, at_once: asyncio.Event, server: uvicorn.Server, state: Served) -> None:
     await stop.wait()
-    _LOG.info("no new requests; %d are still answered", state.metrics.n_live)
     server.should_exit = True
+    if state.metrics.n_live:
+        _LOG.info("no new requests; %d are still answered (a second signal cuts them off)", state.metrics.n_live)
+    await at_once.wait()
+    for task in server.server_state.tasks:
+        task.cancel()
 
 
 async def _watch(server: uvicorn.Server, state: Served) -> None:

@@ -73,6 +73,7 @@ class EndpointModel:
         from pointcode_local.httpx_alone import httpx
 
         self.base_url = api_base(base_url)
+        self._where = self.base_url if uds is None else "the `pointcode serve` that this program is attached to"
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         address = urlsplit(self.base_url)
         local = address.hostname in ("127.0.0.1", "localhost", "::1")
@@ -166,7 +167,7 @@ class EndpointModel:
                     self._n_broken += 1
                     raise
                 if (pause_s := next(pauses, None)) is None:
-                    raise CapacityError(f"{self.base_url} is busy: {error}") from error
+                    raise CapacityError(f"{self._where} is busy: {error}") from error
                 log.warning("%s; asking again in %.1f s", error, pause_s)
             except BackendError:
                 self._n_broken += 1
@@ -185,7 +186,7 @@ class EndpointModel:
                     yield delta
                     heard_s = now_s()
         except _http_errors() as error:
-            raise BackendError(f"the connection to {self.base_url} broke: {_reason(error)}") from error
+            raise BackendError(f"the connection to {self._where} broke: {_reason(error)}") from error
         finally:
             await asyncio.shield(response.aclose())
         for delta in reader.end():
@@ -226,7 +227,7 @@ class EndpointModel:
 
     def _stalled(self) -> BackendError:
         return BackendError(
-            f"{self.base_url} has sent nothing of the reply for {self._stall_timeout_s:g} s: it hangs, or it needs "
+            f"{self._where} has sent nothing of the reply for {self._stall_timeout_s:g} s: it hangs, or it needs "
             "longer for this prompt. Look at the server, or set stall_timeout_s higher (0: wait without end)"
         )
 
@@ -245,9 +246,9 @@ class EndpointModel:
             except httpx.ReadTimeout:
                 raise self._stalled() from None
             except httpx.TransportError as error:
-                problem = f"cannot reach {self.base_url}: {_reason(error)}"
+                problem = f"cannot reach {self._where}: {_reason(error)}"
             except httpx.HTTPError as error:
-                raise RequestError(f"cannot ask {self.base_url}: {_reason(error)}") from error
+                raise RequestError(f"cannot ask {self._where}: {_reason(error)}") from error
             else:
                 if response.status_code == 200:
                     return response
@@ -256,13 +257,13 @@ class EndpointModel:
                 error = error_of(response.status_code, text)
                 if response.status_code not in BUSY or isinstance(error, ContextOverflow):
                     raise error
-                problem = f"{self.base_url} is busy: {error}"
+                problem = f"{self._where} is busy: {error}"
                 wait_s = max(wait_s, _retry_after(response.headers.get("retry-after", "")))
             if last:
                 raise CapacityError(problem)
             log.warning("%s; asking again in %.1f s", problem, min(wait_s, retries.max_s))
             await retries.sleep(min(wait_s, retries.max_s))
-        raise CapacityError(f"{self.base_url} was not asked")
+        raise CapacityError(f"{self._where} was not asked")
 
 
 def _deltas_of(line: str, reader: ChunkReader) -> Iterator[ChatDelta]:

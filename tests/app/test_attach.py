@@ -21,7 +21,8 @@ import pytest
 from pointcode_local.attach import attach, is_private, socket_of
 from pointcode_local.compose import open_model
 from pointcode_local.config import Places, Settings, find_places
-from pointcode_local.endpoint import EndpointModel
+from pointcode_local.endpoint import EndpointModel, Retries
+from pointcode_local.engine.errors import CapacityError
 from pointcode_local.engine.sockets import listen_unix
 from pointcode_local.engine.types import AnswerText, ChatFinished, ChatRequest, Message, PrefillProgress
 from tests.engine.tiny_models import make_tiny
@@ -49,6 +50,14 @@ class Server:
     process: subprocess.Popen[str]
     url: str
     log: list[str]
+
+    def wait_for(self, text: str) -> None:
+        """Until this was logged."""
+        assert self.process.stderr is not None
+        while text not in self.log[-1]:
+            line = self.process.stderr.readline()
+            assert line, self.log
+            self.log.append(line.rstrip())
 
     def end(self, number: int) -> int:
         """Sends a signal; the exit code. What was logged is in `log`."""
@@ -139,6 +148,33 @@ def sigterm_lets_a_running_answer_end(server: Server) -> None:
         datas = [line for line in lines if line.startswith("data: ")]
     assert datas[-1] == "data: [DONE]"
     assert json.loads(datas[-2][6:])["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_second_signal_cuts_off_what_runs_and_the_log_has_no_traceback(home: Path, tiny: Path) -> None:
+    body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with (
+        serving(tiny) as server,
+        httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines).startswith((":", "data:"))  # more is not read, so that the answer cannot end
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("a second signal cuts them off")
+        assert server.end(signal.SIGINT) == 0
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+    assert not any("Traceback" in line or "ERROR" in line for line in server.log)
+
+
+def test_a_server_that_has_ended_is_called_by_its_name(home: Path, tiny: Path) -> None:
+    async def ask() -> str:
+        model = EndpointModel("http://pointcode", uds=home / "gone.sock", retries=Retries(n_tries=1))
+        with pytest.raises(CapacityError) as caught:
+            await answer_of(model)
+        await model.aclose()
+        return str(caught.value)
+
+    assert asyncio.run(ask()).startswith("cannot reach the `pointcode serve` that this program is attached to: ")
 
 
 def test_the_socket_is_of_one_model_and_backend_alone(home: Path, tiny: Path, tmp_path: Path) -> None:
