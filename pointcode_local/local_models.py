@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from pointcode_local.engine.errors import (
 from pointcode_local.engine.types import ChatModel
 from pointcode_local.exits import EXIT_ERROR, EXIT_TEMPORARY, EXIT_USAGE, complain
 from pointcode_local.frontend import OnProgress, Progress
+from pointcode_local.render import short_bytes
+from pointcode_local.waiting import StderrLines
 
 NO_ENGINE = "the engine of this installation does not load: reinstall pointcode-local, or use --endpoint URL"
 BIG_MODEL = "north-mini-code"  # where there is a Hopper GPU and the model is on disk
@@ -107,10 +109,6 @@ def exit_code_of(error: EngineError) -> int:
             return EXIT_ERROR
 
 
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
-
-
 def _list(options: argparse.Namespace, name: str) -> int:
     for model in registry.list_models():
         if options.json:
@@ -118,7 +116,7 @@ def _list(options: argparse.Namespace, name: str) -> int:
             continue
         state = "on disk" if model.path else "not on disk"
         mark = "*" if model.is_default else " "
-        print(f"{mark} {model.name:<24} {_size(model.size_bytes):>9}  {state:<11}  {model.title}")
+        print(f"{mark} {model.name:<24} {short_bytes(model.size_bytes):>9}  {state:<11}  {model.title}")
     return 0
 
 
@@ -135,14 +133,15 @@ def _info(options: argparse.Namespace, name: str) -> int:
 def _pull(options: argparse.Namespace, name: str) -> int:
     from pointcode_local.engine.download import pull
 
-    show = _stderr_bar(name)
-    path = pull(name, show)
+    with _told(f"downloading {name}") as on_progress:
+        path = pull(name, on_progress)
     print(path)
     return 0
 
 
 def _verify(options: argparse.Namespace, name: str) -> int:
-    found = registry.verify(name, _stderr_bar(f"checking {name}"))
+    with _told(f"checking {name}") as on_progress:
+        found = registry.verify(name, on_progress)
     if options.json:
         print(json.dumps({**asdict(found), "ok": found.ok}, default=str))
     else:
@@ -152,18 +151,11 @@ def _verify(options: argparse.Namespace, name: str) -> int:
     return 0 if found.ok else EXIT_ERROR
 
 
-def _stderr_bar(label: str) -> Callable[[int, int], None]:
-    """Progress on stderr: one line that is rewritten on a terminal, a line per ten percent elsewhere."""
-    last = -1
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        percent = done * 100 // total if total else 0
-        step = percent if sys.stderr.isatty() else percent // 10
-        if step == last:
-            return
-        last = step
-        end = "\r" if sys.stderr.isatty() and percent < 100 else "\n"
-        print(f"{label}: {percent} % of {_size(total)}", end=end, file=sys.stderr, flush=True)
-
-    return show
+@contextmanager
+def _told(what: str) -> Generator[Callable[[int, int], None]]:
+    """Takes (done, total) bytes and tells them on stderr, as a scripted run tells a download."""
+    lines = StderrLines()
+    try:
+        yield lambda done, total: lines.opening(Progress(what, done, total))
+    finally:
+        lines.wait("")
