@@ -141,7 +141,7 @@ class ChunkReader:
             if not name and self._calls and known is None:  # more of the last call, from a server that gives no index
                 known = len(self._calls) - 1
             else:
-                yield from self._ready(len(self._calls))
+                yield from self._ready(len(self._calls), only_whole=True)
                 known = len(self._calls)
                 self._calls.append({"id": call_id, "name": name, "arguments": ""})
                 self._index_of[known if index is None else index] = known
@@ -153,10 +153,13 @@ class ChunkReader:
             self._calls[known]["arguments"] += written
             yield ToolCallArguments(known, written)
 
-    def _ready(self, end: int) -> Iterator[ChatDelta]:
-        """Calls before `end` are complete: the server has gone on to the next one, or is done."""
+    def _ready(self, end: int, *, only_whole: bool = False) -> Iterator[ChatDelta]:
+        """Calls before `end` are complete: the server has gone on to the next one, or is done. `only_whole`: up to one
+        that is not; some servers go on with it later."""
         while self._n_ready < end:
             call = self._calls[self._n_ready]
+            if only_whole and not is_whole(call["arguments"]):
+                return
             yield ToolCallReady(self._n_ready, ToolCall(call["id"], call["name"], call["arguments"]))
             self._n_ready += 1
 

@@ -31,6 +31,9 @@ from pointcode_local.events import (
 )
 from pointcode_local.repetition import ANSWER_WINDOW, CALL_WINDOW, COUNTING_WINDOW, Repetition
 
+# Thinking whose opening tag was in the prompt. A tag in quotes or after an opening one is what an answer speaks of.
+_THOUGHT = re.compile(r"(?:(?!<think>).)*?(?<![`'\"])</think>(?![`'\"])", re.DOTALL)
+
 
 @dataclass(slots=True)
 class _Call:
@@ -61,7 +64,10 @@ class Reply:
     def text(self) -> str:
         """The visible answer; thinking that came in the text channel is taken out."""
         whole = "".join(self._text)
-        return re.sub(r"\A.*?</think>", "", whole, flags=re.DOTALL).lstrip("\n") if "</think>" in whole else whole
+        if "</think>" not in whole or self._reasoning:
+            return whole
+        thought = _THOUGHT.match(whole)
+        return whole[thought.end() :].lstrip("\n") if thought else whole
 
     @property
     def reasoning(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 from pointcode_local.endpoint import EndpointModel, Retries
 from pointcode_local.endpoint_errors import error_of
 from pointcode_local.engine.errors import BackendError, CapacityError, ContextOverflow, EngineError, RequestError
-from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, ToolCall, ToolSpec
+from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, ToolCall, ToolCallReady, ToolSpec
 from tests.app.openai_server import Reply, ScriptedServer, Step
 from tests.fakes import FakeClock
 
@@ -146,3 +146,17 @@ def test_an_answer_that_is_no_stream_is_read_all_the_same():
     assert isinstance(deltas, list)
     assert [type(delta).__name__ for delta in deltas][-2:] == ["ToolCallReady", "ChatFinished"]
     assert isinstance(error, BackendError) and "the model has crashed" in str(error)
+
+
+def test_calls_that_a_server_writes_side_by_side_are_ready_when_they_are_whole():
+    def piece(index: int, written: str, name: str = "") -> dict[str, Any]:
+        head = {"id": f"c{index}", "type": "function"} if name else {}
+        call = {"index": index, **head, "function": {"name": name, "arguments": written}}
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    chunks = (piece(0, '{"path": ', "read"), piece(1, '{"path": "b"}', "read"), piece(0, '"a"}'), end)
+    (deltas,), _, _ = play(Reply(chunks=chunks))
+    assert isinstance(deltas, list)
+    ready = [delta.call.arguments for delta in deltas if isinstance(delta, ToolCallReady)]
+    assert ready == ['{"path": "a"}', '{"path": "b"}']
