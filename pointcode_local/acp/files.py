@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pointcode_local.acp.editor import ASK_FAILED
+from pointcode_local.acp.stand_in import StandIn
 from pointcode_local.tools.atomic import DiskFiles
 from pointcode_local.tools.base import FileChange, Tool, ToolContext, ToolError, ToolResult
 from pointcode_local.tools.folders import open_folder
@@ -184,47 +185,22 @@ def _text_on_disk(path: Path) -> bytes | None:
     return data if _is_text(data) else None
 
 
-class EditorFileTool:
-    """A tool that works on the editor's files: fetches before it runs, and hands over its changes after it."""
+class EditorFileTool(StandIn):
+    """A tool that works on the editor's files: fetches before it runs, and hands over its changes after it.
 
-    def __init__(self, tool: Tool, files: EditorFiles) -> None:
-        self._tool = tool
+    A preview is against what was fetched last.
+    """
+
+    def __init__(self, own: Tool, files: EditorFiles) -> None:
+        super().__init__(own)
         self._files = files
-
-    @property
-    def name(self) -> str:
-        return self._tool.name
-
-    @property
-    def description(self) -> str:
-        return self._tool.description
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        return self._tool.parameters
-
-    @property
-    def access(self) -> Any:
-        return self._tool.access
-
-    def title(self, arguments: Mapping[str, Any]) -> str:
-        """One line for people."""
-        return self._tool.title(arguments)
-
-    def paths(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """The paths this call touches."""
-        return self._tool.paths(arguments)
-
-    def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
-        """What the call would change, against what was fetched last."""
-        return self._tool.preview(context, arguments)
 
     async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         """Do it. A path that leads elsewhere after the editor was asked is read from disk, where the tool guards it."""
         workspace: Workspace = context.workspace
-        await self._files.fetch(resolved(self._tool, arguments, workspace))
+        await self._files.fetch(resolved(self._own, arguments, workspace))
         try:
-            result = await self._tool.run(context, arguments)
+            result = await self._own.run(context, arguments)
         except BaseException:
             self._files.drop()
             raise

@@ -17,7 +17,8 @@ from typing import Any
 from acp.schema import EnvVariable, TerminalExitStatus
 
 from pointcode_local.acp.editor import ASK_FAILED, Editor
-from pointcode_local.tools.base import NO_OUTPUT, FileChange, Tool, ToolContext, ToolResult
+from pointcode_local.acp.stand_in import StandIn
+from pointcode_local.tools.base import NO_OUTPUT, Tool, ToolContext, ToolResult
 from pointcode_local.tools.environment import QUIET
 from pointcode_local.tools.output import KeptOutput
 from pointcode_local.tools.redact import AsItIs, Redactor
@@ -31,46 +32,18 @@ STOP_S = 1.5  # how long ending a command may take
 ENVIRONMENT = {name: value for name, value in QUIET.items() if name != "TERM"}
 
 
-class TerminalShell:
+class TerminalShell(StandIn):
     """The shell tool; `on_terminal(call_id, terminal_id)` is told where a command shows."""
 
     def __init__(
         self, own: Tool, editor: Editor, session_id: Callable[[], str], on_terminal: Callable[[str, str], Any]
     ) -> None:
-        self._own = own
+        super().__init__(own)
         self._editor = editor
         self._session_id = session_id
         self._on_terminal = on_terminal
         self._redactor = Redactor()
         self._n_logs = 0
-
-    @property
-    def name(self) -> str:
-        return self._own.name
-
-    @property
-    def description(self) -> str:
-        return self._own.description
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        return self._own.parameters
-
-    @property
-    def access(self) -> Any:
-        return self._own.access
-
-    def title(self, arguments: Mapping[str, Any]) -> str:
-        """One line for people."""
-        return self._own.title(arguments)
-
-    def paths(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """None: the command line is judged by what it says."""
-        return self._own.paths(arguments)
-
-    def preview(self, context: ToolContext, arguments: Mapping[str, Any]) -> tuple[FileChange, ...]:
-        """Unknown."""
-        return ()
 
     async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         """Run the command line in a terminal, or in our own shell where that must be or the editor has none to give."""
