@@ -35,7 +35,10 @@ from pointcode_local.tree_watch import TreeChanges
 
 MAX_NAMES = 20  # shown of each kind
 _Kind = Literal["before", "after", "undone", "redone", "lost"]
-LOST = "a command ran too, and what it changed, if anything, was not kept (too many or too large files)"
+LOST = (
+    "a command ran too, and what it changed, if anything, was not kept (too many or too large files, or changed in the "
+    "background)"
+)
 
 
 @dataclass(frozen=True, slots=True)

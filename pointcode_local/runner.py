@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -292,7 +292,7 @@ class CallRunner:
             reason = error.strerror or str(error)
             return ToolResult(f"Error: {tool.name} was not run, it could not be undone: {reason}", is_error=True)
         try:
-            async with self._watched(call, tool):
+            async with self._watched(call, tool, goes_on=arguments.get("background") is True):
                 result = await tool.run(self._context(call, judged), arguments)
             return await self._box.hooks.after(tool.name, arguments, result) if self._box.hooks else result
         except Exception as error:  # the tool runner: a bug in a tool is a result, not the end of the turn
@@ -302,8 +302,9 @@ class CallRunner:
             self._note_outcome(touched)
 
     @asynccontextmanager
-    async def _watched(self, call: ToolCall, tool: Tool) -> AsyncGenerator[None, None]:
-        """Keep what a command changes, so that it can be undone. One that needs no agreement changes nothing."""
+    async def _watched(self, call: ToolCall, tool: Tool, *, goes_on: bool) -> AsyncGenerator[None, None]:
+        """Keep what a command changes, so that it can be undone. One that needs no agreement changes nothing. What one
+        changes that `goes_on` in the background nobody will know."""
         kept, watch = self._box.checkpoints, self._box.watch
         may_change = call.id in self._agreed or self._box.policy.mode == "auto"
         if kept is None or watch is None or tool.access != "execute" or not may_change:
@@ -315,6 +316,7 @@ class CallRunner:
         finally:
             try:
                 changes = await asyncio.to_thread(watch.after)
+                changes = replace(changes, is_whole=changes.is_whole and not goes_on)
                 self._changed[call.id] = tuple(self._shown(change.path) for change in changes.files)
                 kept.commanded(self._do.turn, changes)
             except OSError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .guarded_text import BLANK, GuardedText
@@ -19,6 +19,8 @@ MAX_ENTRIES = 20_000
 MAX_FILE_BYTES = 1 << 20
 FRESH_S = 20.0
 SKIPPED = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", "target"})
+_SECRET_NAME = re.compile(r"(?i)(?:^|_)(?:key|token|secret|password|passwd|credentials?|apikey)(?:$|_)")
+_PATHS = ("/", "~", "./")
 _VALUE = re.compile(rf"[A-Za-z0-9+/_.~-]{{{MIN_CHARS},}}={{0,2}}")
 
 
@@ -49,9 +51,11 @@ class BlankedOutput:
 
 
 class Redactor:
-    """Knows the secret values of one workspace; looks again when its knowledge is older than FRESH_S."""
+    """Knows the secret values of one workspace and of the environment that commands get (by default our own); looks
+    again when its knowledge is older than FRESH_S."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
         self._values: re.Pattern[str] | None = None
         self._read_s: float | None = None
 
@@ -60,7 +64,8 @@ class Redactor:
         if self._read_s is not None and time.monotonic() - self._read_s < FRESH_S:
             return
         self._read_s = time.monotonic()
-        values = sorted(_values_below(workspace), key=len, reverse=True)
+        found = _values_below(workspace) | environment_values(self._environment)
+        values = sorted(found, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, values))) if values else None
 
     def output(self, workspace: Workspace) -> BlankedOutput:
@@ -70,6 +75,14 @@ class Redactor:
 
     def _without_values(self, text: str) -> str:
         return text if self._values is None else self._values.sub(BLANK, text)
+
+
+def environment_values(environment: Mapping[str, str]) -> set[str]:
+    """The values of variables whose names say that they are secret; a path is none, it says where something is."""
+    named = ((name, value) for name, value in environment.items() if _SECRET_NAME.search(name))
+    return {
+        found for name, value in named if not value.startswith(_PATHS) for found in secret_values(f"{name}={value}")
+    }
 
 
 def _values_below(workspace: Workspace) -> set[str]:

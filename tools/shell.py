@@ -78,7 +78,7 @@ class Jobs:
         self._numbers = itertools.count(1)
         self._background: dict[str, Job] = {}
         self._started: list[Job] = []
-        self._redactor = Redactor()
+        self._redactor = Redactor(environment)
         self._reaper = Reaper()
 
     async def start(self, context: ToolContext, command: str) -> Job:
@@ -255,7 +255,7 @@ class ShellOutputTool(BaseTool):
 
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         job = self.jobs.get(arguments["id"])
-        return ToolResult(await _news(job))
+        return ToolResult(await _news(job, self.jobs.age_s(job)))
 
 
 class ShellKillTool(ShellOutputTool):
@@ -267,10 +267,12 @@ class ShellKillTool(ShellOutputTool):
     async def execute(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         job = self.jobs.get(arguments["id"])
         ran = await self.jobs.stop(job)
-        return ToolResult(_joined(await _news(job), "[ended by shell_kill]" if ran else "[it had ended before]"))
+        news = await _news(job, self.jobs.age_s(job))
+        return ToolResult(_joined(news, "[ended by shell_kill]" if ran else "[it had ended before]"))
 
 
-async def _news(job: Job) -> str:
+async def _news(job: Job, age_s: float) -> str:
+    """What it has said since the last look, and its state: with its age, so that waiting for it is no circle."""
     await asyncio.sleep(0)  # takes in what has come meanwhile
     done = job.process.exited.done()
     code = await job.process.wait(0) if done else None
@@ -280,5 +282,5 @@ async def _news(job: Job) -> str:
     lost = f"[… {job.lost_chars:,} characters left out]\n" if job.lost_chars else ""
     text = lost + "".join(job.fresh) + partial
     job.fresh, job.fresh_chars, job.lost_chars = [], 0, 0
-    state = "[still running]" if not done else (_ending(code or 0) or "[exit code 0]")
+    state = f"[still running, after {age_s:.0f} s]" if not done else (_ending(code or 0) or "[exit code 0]")
     return _joined(text, state) + (await job.git_note() if done else "")

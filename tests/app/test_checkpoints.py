@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pointcode_local.checkpoints import Checkpoints
+from pointcode_local.checkpoints import LOST, Checkpoints
 from tests.app.test_host import Play, ignore, turn
 from tests.fakes import ScriptedModel, call, say
 
@@ -272,3 +272,16 @@ def test_a_link_that_a_patch_deletes_comes_back(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert [path.name for path in play.cwd.iterdir()] == ["a.txt"]
+
+
+def test_what_a_command_changes_in_the_background_is_said_not_to_be_kept(tmp_path: Path) -> None:
+    model = ScriptedModel(call("shell", command="sleep 300", background=True), say("Started."))
+    play = Play(tmp_path, model)
+
+    async def run() -> None:
+        host = play.host()
+        await turn(await host.open(ignore))
+        assert await host.undo() == LOST
+        await host.close()
+
+    asyncio.run(run())

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from pointcode_local.tools.base import ToolContext
 from pointcode_local.tools.environment import command_environment
 from pointcode_local.tools.output import KeptOutput, LiveOutput
 from pointcode_local.tools.redact import secret_values
 from pointcode_local.tools.sandbox import default_policy, sandbox_status
-from pointcode_local.tools.shell import Jobs
+from pointcode_local.tools.shell import Jobs, ShellOutputTool, ShellTool
+from pointcode_local.tools.workspace import Workspace
+from tests.fakes import FakeClock
 
 from .tool_kit import Bench
 
@@ -200,6 +203,40 @@ def test_the_workspaces_env_file_is_not_in_the_environment_and_its_values_are_bl
     assert "S3cretValue99" not in text + "".join(bench.heard) and "development" in text and "3000" in text
     bench.context = replace(bench.context, reveal=True)
     assert "S3cretValue99" in bench.ok("shell", command="cat .env")
+
+
+def test_secrets_of_the_environment_are_blanked_in_what_commands_say(tmp_path: Path) -> None:
+    environment = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "API_KEY": "abcdef123456789",
+        "DB_PASSWORD": "https://u:pass12345word@host/x",
+        "KEY_FILE": "/etc/key12345678",
+        "MONKEYS": "not1secret2at3all",
+        "SECRET_PATH": "/srv/secret12345",
+        "TOKEN": "short1",
+    }
+    bench = Bench(tmp_path, environment)
+    said = bench.ok("shell", command='echo "$API_KEY|$DB_PASSWORD|$KEY_FILE|$MONKEYS|$SECRET_PATH|$TOKEN"')
+    blanked = "https://u:[secret]@host/x"
+    assert said == f"[secret]|{blanked}|/etc/key12345678|not1secret2at3all|/srv/secret12345|short1\n"
+    bench.box.close()
+
+
+def test_a_background_command_tells_how_long_it_runs_so_that_waiting_for_it_is_no_circle(tmp_path: Path) -> None:
+    clock = FakeClock()
+    jobs = Jobs(clock=clock)
+    context = ToolContext(Workspace(tmp_path))
+
+    async def main() -> None:
+        await ShellTool(jobs).run(context, {"command": "sleep 300", "background": True})
+        said: list[str] = []
+        for _ in range(2):
+            clock.now_s += 30
+            said.append((await ShellOutputTool(jobs).run(context, {"id": "1"})).text)
+        assert said == ["[still running, after 30 s]", "[still running, after 60 s]"]
+
+    asyncio.run(main())
+    jobs.close()
 
 
 def test_secret_values_are_long_runs_of_letters_and_digits() -> None:
