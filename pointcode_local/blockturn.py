@@ -12,7 +12,14 @@ from pointcode_local.asked import new_parameter
 from pointcode_local.blockparts import command_pattern, printed, renamed, summary, told, what_ran
 from pointcode_local.blocks import block_body
 from pointcode_local.blockwork import BlockWork
-from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command, what_is_missing
+from pointcode_local.commandlines import (
+    PROGRAMS,
+    asks_for_tests,
+    given_command,
+    plain_command,
+    test_command,
+    what_is_missing,
+)
 from pointcode_local.context_files import mentions
 from pointcode_local.counted import asks_for_names, counted
 from pointcode_local.events import ContextAdded, Steered, ToolFinished
@@ -150,7 +157,7 @@ class BlockTurn(BlockWork):
     # ------------------------------------------------------------------------------------------- commands, questions
     def _given_command(self, text: str, files: Files) -> str:
         """The command that an order spells out, or that runs the project's tests; "" for none."""
-        if command := given_command(text, self._is_program):
+        if command := given_command(text, self._is_program) or plain_command(text, files.names):
             return command
         return test_command(files.names, files.text) if asks_for_tests(text) else ""
 

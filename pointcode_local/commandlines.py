@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import PurePosixPath
+
+from pointcode_local.orders import is_test
 
 PROGRAMS = (
     *(
@@ -49,6 +53,23 @@ _TESTS = re.compile(
     r"|(?:do|does|did)\s+(?:all\s+|the\s+|my\s+|our\s+)*tests?\s+(?:pass|run|work|succeed))(?=[\s.,;:!?]|$)",
     re.IGNORECASE,
 )
+_RUNNERS = {".py": "python3", ".sh": "bash", ".js": "node", ".mjs": "node", ".go": "go run"}
+_COMPILERS = {".c": "gcc", ".cc": "g++", ".cpp": "g++", ".rs": "rustc"}
+_THEN = r"(?=[.!?]?\s*$|,?\s+and\s+(?:explain|fix|give|mend|print|report|say|show|tell)\b)"
+_RUN_FILE = re.compile(
+    _POLITE + r"(?:run|execute|start)\s+(?:the\s+)?(?:file\s+|program\s+|script\s+)?(?P<name>\S+?)" + _THEN,
+    re.IGNORECASE,
+)
+_COMPILE = re.compile(
+    _POLITE + r"(?:compile|build)\s+(?:the\s+)?(?:file\s+|program\s+)?(?P<name>\S+?)"
+    r"(?:\s+(?:with|using)\s+(?:gcc|g\+\+|rustc))?(?P<run>,?\s+(?:and\s+)?(?:then\s+)?(?:run|execute)\s+it)?" + _THEN,
+    re.IGNORECASE,
+)
+_COMMIT = re.compile(
+    _POLITE + r"(?:git\s+)?commit(?:\s+(?:all|changes|everything|files|it|my|of|the|these|this|work|your))*,?\s+"
+    r"(?:(?:with|using)\s+(?:a\s+|the\s+)?(?:commit\s+)?message:?|as)\s+(?P<quote>[\"'`])(?P<message>[^\"'`\n]+)(?P=quote)\W*$",
+    re.IGNORECASE,
+)
 _BUILD_FILES = frozenset(("Makefile", "makefile", "CMakeLists.txt", "package.json", "Cargo.toml", "go.mod", "justfile"))
 _PROJECT = re.compile(
     r"\b(?:this|the|my|our)\s+(?:\w+\s+)?(?:app|application|code|codebase|directory|files|folder|package|program|project|"
@@ -78,6 +99,42 @@ def given_command(text: str, is_program: Callable[[str], bool]) -> str:
         words = _STRING.sub(" ", command).lower().split()
         command = "" if _ENGLISH & set(words) or "\n" in command else command
     return command if command and is_program(command.split()[0]) else ""
+
+
+def plain_command(text: str, names: Sequence[str]) -> str:
+    """The command line of an order to run or compile one file of these, or to commit everything; "" for any other."""
+    if committed := _COMMIT.match(text):
+        return f"git add -A && git commit -m {shlex.quote(committed['message'])}"
+    asked = _RUN_FILE.match(text) or _COMPILE.match(text)
+    if asked is None:
+        return ""
+    named = asked["name"].strip("`\"'").removeprefix("@").removeprefix("./")
+    found = [named] if named in names else [name for name in names if name.rpartition("/")[2] == named]
+    if len(found) != 1 or is_test(found[0]):
+        return ""
+    compiled = asked.re is _COMPILE
+    return _compiling(found[0], names, runs=not compiled or bool(asked["run"])) or (
+        "" if compiled else _running(found[0])
+    )
+
+
+def _running(name: str) -> str:
+    runner = _RUNNERS.get(PurePosixPath(name).suffix, "")
+    return f"{runner} {shlex.quote(name)}" if runner else ""
+
+
+def _compiling(name: str, names: Sequence[str], *, runs: bool) -> str:
+    """Only of a program that is one file; "" for all that needs more."""
+    path = PurePosixPath(name)
+    compiler = _COMPILERS.get(path.suffix, "")
+    others = [
+        other for other in map(PurePosixPath, names) if (other.parent, other.suffix) == (path.parent, path.suffix)
+    ]
+    if not compiler or len(others) > 1 or _BUILD_FILES & set(names):
+        return ""
+    program = str(path.with_suffix(""))
+    run = f" && {shlex.quote(program if '/' in program else f'./{program}')}" if runs else ""
+    return f"{compiler} {shlex.quote(name)} -o {shlex.quote(program)}{run}"
 
 
 def asks_for_tests(text: str) -> bool:

@@ -64,6 +64,7 @@ _COMMAND = re.compile(
     rf"|(?:delete|remove|erase|move)\s+(?:the\s+|all\s+)*{_NAME}(?:\s|$)"
     r"|(?:make|create|add)\s+(?:an?\s+|the\s+)?(?:new\s+|empty\s+)*(?:folders?|director(?:y|ies))\b"
     r"|make\s+\S+\s+(?:executable|writable|read-?only)"
+    r"|commit\s+(?:all|everything|it|my|the|these|this)\b"
     r")",
     re.IGNORECASE,
 )

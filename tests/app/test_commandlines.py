@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, test_command
+from pointcode_local.commandlines import PROGRAMS, asks_for_tests, given_command, plain_command, test_command
 
 PYTEST = "def test_a(): ...\n"
 UNITTEST = "import unittest\n\n\nclass A(unittest.TestCase): ...\n"
@@ -32,6 +32,45 @@ UNITTEST = "import unittest\n\n\nclass A(unittest.TestCase): ...\n"
 )
 def test_a_command_that_an_order_spells_out_is_taken_word_by_word(order: str, command: str):
     assert given_command(order, PROGRAMS.__contains__) == command
+
+
+@pytest.mark.parametrize(
+    ("order", "command"),
+    [
+        ("Run app.py", "python3 app.py"),
+        ("Run the script `tools/my deploy.sh`.", ""),
+        ("Please run @tools/deploy.sh and tell me what it prints", "bash tools/deploy.sh"),
+        ("Run hello.c", "gcc src/hello.c -o src/hello && src/hello"),
+        ("Compile hello.c", "gcc src/hello.c -o src/hello"),
+        ("Compile one.rs with rustc and run it", "rustc one.rs -o one && ./one"),
+        ("Run a.cpp", ""),  # there is b.cpp beside it
+        ("Run app.py with the argument 3", ""),
+        ("Run app.py and test_app.py", ""),
+        ("Run test_app.py", ""),
+        ("Run gone.py", ""),
+        ('Commit everything with the message "it works"', "git add -A && git commit -m 'it works'"),
+        ("Please commit all my changes, using a commit message `x's`", ""),
+        ("commit the changes as 'first'.", "git add -A && git commit -m first"),
+        ("Commit only app.py with the message 'x'", ""),
+        ("Commit the changes", ""),
+    ],
+)
+def test_to_run_a_file_or_to_commit_all_needs_no_model(order: str, command: str):
+    names = [
+        "app.py",
+        "test_app.py",
+        "tools/deploy.sh",
+        "src/hello.c",
+        "one.rs",
+        "a.cpp",
+        "b.cpp",
+        "tools/my deploy.sh",
+    ]
+    assert plain_command(order, names) == command
+
+
+def test_a_program_with_a_build_file_is_not_compiled_by_hand():
+    assert plain_command("Compile a.c", ["a.c", "Makefile"]) == ""
 
 
 @pytest.mark.parametrize(
