@@ -36,6 +36,9 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
+MAX_COUNT = 1 << 53  # of tokens; more is no count
+
+
 class ThinkSplitter:
     """Takes thinking in `<think>…</think>` at the start of the content out of it, however the text is cut."""
 
@@ -198,7 +201,7 @@ class ChunkReader:
 
 
 def _number(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MAX_COUNT else 0
 
 
 def is_whole(written: str) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 DEFAULT_CONTEXT_TOKENS = 32_768  # where the server does not say
 DEFAULT_STALL_S = 900.0  # a long prompt on a slow machine takes minutes, and not every server tells of its progress
+MAX_COMPLAINT_BYTES = 64 << 10
 MAX_REPLY_BYTES = 128 << 20  # of one reply, with all the JSON around its tokens
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
 _PREFILL = re.compile(r": prefill (\d{1,12})/(\d{1,12}) (\d{1,12})$")  # a comment that our own server sends
@@ -250,11 +251,9 @@ class EndpointModel:
             except httpx.HTTPError as error:
                 raise RequestError(f"cannot ask {self._where}: {_reason(error)}") from error
             else:
-                if response.status_code == 200:
+                if response.status_code == 200 and "text/html" not in response.headers.get("content-type", ""):
                     return response
-                text = (await response.aread()).decode("utf-8", "replace")
-                await response.aclose()
-                error = error_of(response.status_code, text)
+                error = error_of(response.status_code, await _complaint(response))
                 if response.status_code not in BUSY or isinstance(error, ContextOverflow):
                     raise error
                 problem = f"{self._where} is busy: {error}"
@@ -267,6 +266,7 @@ class EndpointModel:
 
 
 def _deltas_of(line: str, reader: ChunkReader) -> Iterator[ChatDelta]:
+    line = line.removeprefix("\ufeff")
     if progress := _PREFILL.match(line):
         done, total, cached = map(int, progress.groups())
         reader.note_prefill()
@@ -278,6 +278,21 @@ def _deltas_of(line: str, reader: ChunkReader) -> Iterator[ChatDelta]:
         reader.note_done()
     else:
         yield from reader.take(_load_chunk(data))
+
+
+async def _complaint(response: httpx.Response) -> str:
+    """The body of a refusal, as much as comes of it. Closes the response."""
+    data = b""
+    try:
+        async for piece in response.aiter_bytes():
+            data += piece
+            if len(data) > MAX_COMPLAINT_BYTES:
+                break
+    except _http_errors():
+        pass  # its status says enough
+    finally:
+        await response.aclose()
+    return data[:MAX_COMPLAINT_BYTES].decode("utf-8", "replace")
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:

@@ -42,6 +42,8 @@ def error_of(status: int, text: str) -> EngineError:
     message = error_text(body) or f"HTTP {status}"
     if (status in (400, 413, 422, 500) and _OVERFLOW.search(message)) or "context_length_exceeded" in text:
         return overflow_of(message, body)
+    if status == 200:
+        return RequestError("a web page answers there and no API: look at the address, or whether it wants a login")
     if status in (401, 403):
         return RequestError(f"the server refused the API key (HTTP {status}): {message}; set POINTCODE_API_KEY")
     return RequestError(f"HTTP {status}: {message}")
@@ -50,7 +52,8 @@ def error_of(status: int, text: str) -> EngineError:
 def error_in_stream(chunk: dict[str, Any]) -> EngineError:
     """The error that a chunk of a stream which had begun stands for."""
     message = error_text(chunk)
-    if _status_of(chunk) in (429, 503, 529) or _BUSY_WORDS.search(message):
+    kind = f"{_error(chunk).get('code')} {_error(chunk).get('type')}"
+    if _status_of(chunk) in (429, 503, 529) or _BUSY_WORDS.search(f"{message} {kind}"):
         return BusyError(f"the server reported: {message}")
     return overflow_of(message, chunk) if _OVERFLOW.search(message) else BackendError(f"the server reported: {message}")
 

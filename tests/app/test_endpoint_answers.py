@@ -160,3 +160,62 @@ def test_calls_that_a_server_writes_side_by_side_are_ready_when_they_are_whole()
     assert isinstance(deltas, list)
     ready = [delta.call.arguments for delta in deltas if isinstance(delta, ToolCallReady)]
     assert ready == ['{"path": "a"}', '{"path": "b"}']
+
+
+def raw(answer: bytes) -> list[ChatDelta] | EngineError:
+    """What one request brings from a server that answers every one with these bytes and closes."""
+    clock = FakeClock()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if length := re.search(rb"(?i)content-length: (\d+)", head):
+            await reader.readexactly(int(length[1]))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def main() -> list[ChatDelta] | EngineError:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            model = EndpointModel(f"http://127.0.0.1:{port}", retries=Retries(n_tries=2, sleep=clock.sleep))
+            try:
+                return [delta async for delta in model.stream(ASK)]
+            except EngineError as error:
+                return error
+            finally:
+                await model.aclose()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (b"HTTP/1.1 500 X\r\nContent-Length: 500\r\n\r\nhalf", CapacityError, "half"),
+        (b"HTTP/1.1 400 X\r\nContent-Length: 500\r\n\r\nhalf", RequestError, "half"),
+        (b"HTTP/1.1 400 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", RequestError, "HTTP 400"),
+        (b"HTTP/1.1 400 X\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nhalf", RequestError, "HTTP 400"),
+        (b"HTTP/1.1 200 X\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nhalf", BackendError, "broke"),
+        (b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>", RequestError, "web page"),
+        (b"SSH-2.0-OpenSSH\r\n", CapacityError, "cannot reach"),
+        (b"", CapacityError, "cannot reach"),
+    ],
+)
+def test_whatever_comes_instead_of_an_answer_is_an_error_of_the_engine(
+    answer: bytes, kind: type[EngineError], words: str
+):
+    error = raw(answer)
+    assert type(error) is kind and words in str(error)
+
+
+def test_a_byte_order_mark_hides_no_line():
+    chunk = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
+    lines = f"\ufeffdata: {json.dumps(chunk)}\r\n\r\ndata: [DONE]\r\n\r\n"
+    got = raw(b"HTTP/1.1 200 X\r\nConnection: close\r\n\r\n" + lines.encode())
+    assert isinstance(got, list) and [type(delta).__name__ for delta in got] == ["AnswerText", "ChatFinished"]
+
+
+def test_a_limit_of_rate_is_known_by_its_code_too():
+    limited = Reply(chunks=({"error": {"code": "rate_limit_exceeded", "message": "wait"}},))
+    (deltas,), server, _ = play(limited, Reply("ok"))
+    assert isinstance(deltas, list) and len(server.requests) == 2
