@@ -184,6 +184,14 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]):
     assert "pointcode model pull" in capsys.readouterr().err
 
 
+def test_a_damaged_model_is_said_to_be_so_with_a_cure(capsys: pytest.CaptureFixture[str], home: Path):
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "smollm2-135m.gguf").write_bytes(b"GGUF")
+    assert run(["model", "verify", "--model", "smollm2-135m"]) == 1
+    shown = capsys.readouterr().out
+    assert "DAMAGED" in shown and "delete the file and run: pointcode model pull smollm2-135m" in shown
+
+
 def test_a_model_that_nobody_knows_is_a_usage_error_that_names_the_known_ones(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

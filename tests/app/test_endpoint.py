@@ -257,6 +257,7 @@ def test_models_are_small_by_the_size_in_their_name():
 
     assert is_small("qwen2.5-coder-0.5b") and is_small("SmolLM2-135M-Instruct")
     assert not is_small("Qwen3-30B-A3B") and not is_small("gpt-x") and not is_small("llama-3.1-8b")
+    assert is_small("some-2.9b") and not is_small("some-3b")
 
 
 def test_a_stream_without_a_reason_is_complete_when_the_server_says_so():

@@ -39,6 +39,7 @@ def test_a_module_is_missing_only_where_its_names_are_used_and_nothing_binds_it(
         ('"""A."""\n\nprint(sys.argv)\n', '"""A."""\n\nimport sys\n\nprint(sys.argv)\n'),
         ('"""A."""\nprint(sys.argv)\n', '"""A."""\n\nimport sys\n\nprint(sys.argv)\n'),
         ("#!/usr/bin/env python3\nprint(sys.argv)\n", "#!/usr/bin/env python3\n\nimport sys\n\nprint(sys.argv)\n"),
+        ('"""A."""; sys.exit()', '"""A."""; sys.exit()\n\nimport sys\n'),
         ("import os\n\n\ndef t():\n    f(1)\n", "import os\nfrom m import f\n\n\ndef t():\n    f(1)\n"),
         ("f(g(time.time()))\n", "import time\nfrom m import f, g\n\nf(g(time.time()))\n"),
         ("print(time)\n", "print(time)\n"),  # not used as a module

@@ -100,7 +100,14 @@ def test_counts_and_durations_are_short() -> None:
         "131k",
         "1.2M",
     ]
-    assert [short_seconds(s) for s in (0.314, 4.21, 75, 200)] == ["0.31 s", "4.2 s", "75 s", "3 min 20 s"]
+    assert [short_seconds(s) for s in (0.314, 4.21, 10, 75, 120, 200)] == [
+        "0.31 s",
+        "4.2 s",
+        "10 s",
+        "75 s",
+        "2 min 0 s",
+        "3 min 20 s",
+    ]
     assert [short_bytes(n) for n in (512, 3400, 491_000_000)] == ["512 B", "3.4 kB", "491 MB"]
 
 

@@ -80,6 +80,11 @@ def test_western_letters_go_into_a_western_file_in_its_own_encoding() -> None:
     assert "encoding" in refusal(raw, ("value = 1", "value = я"))
 
 
+@pytest.mark.parametrize("word", ["éàx", "ééé", "é«"])
+def test_high_bytes_side_by_side_are_of_no_certain_encoding(word: str) -> None:
+    assert "encoding" in refusal(f"{word}\nvalue = 1\n".encode("latin-1"), ("value = 1", "value = é"))
+
+
 @pytest.mark.parametrize("encoding", ["cp1251", "shift_jis", "gbk", "koi8-r"])
 def test_letters_are_not_put_into_a_file_of_unknown_encoding(encoding: str) -> None:
     raw = {"cp1251": "привет", "koi8-r": "привет", "shift_jis": "日本語テキスト", "gbk": "你好世界"}[encoding].encode(
