@@ -283,15 +283,6 @@ std::unique_ptr<CpuBackend> make_cpu_backend(
   return std::make_unique<CpuBackend>(model, std::move(config));
 }
 
-std::vector<RowResult> py_step(CpuBackend& backend, const std::vector<StepRow*>& rows) {
-  const std::vector<BatchRow> views = views_of(rows);
-  std::vector<RowResult> results;
-  const py::gil_scoped_release unlocked;
-  backend.set_batch(views);
-  backend.step(views, results);
-  return results;
-}
-
 FloatArray py_forward(CpuBackend& backend, const std::vector<StepRow*>& rows) {
   const std::vector<BatchRow> views = views_of(rows);
   {

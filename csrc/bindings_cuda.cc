@@ -75,15 +75,6 @@ std::unique_ptr<MegakernelBackend> make_backend(
   return std::make_unique<MegakernelBackend>(model, std::move(config));
 }
 
-std::vector<RowResult> py_step(MegakernelBackend& backend, const std::vector<StepRow*>& rows) {
-  const std::vector<BatchRow> views = views_of(rows);
-  std::vector<RowResult> results;
-  const py::gil_scoped_release unlocked;
-  backend.set_batch(views);
-  backend.step(views, results);
-  return results;
-}
-
 // `n_steps` steps, each fed with the tokens of the one before: (seconds, (n_steps, rows) tokens). With
 // `ahead` each is launched before the tokens of the one before have come.
 py::tuple py_run(MegakernelBackend& backend, const std::vector<StepRow*>& rows, int n_steps,

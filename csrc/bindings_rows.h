@@ -42,4 +42,14 @@ inline std::vector<BatchRow> views_of(const std::vector<StepRow*>& rows) {
   return views;
 }
 
+// One step of a backend alone, without the decode service.
+inline std::vector<RowResult> py_step(StepBackend& backend, const std::vector<StepRow*>& rows) {
+  const std::vector<BatchRow> views = views_of(rows);
+  std::vector<RowResult> results;
+  const pybind11::gil_scoped_release unlocked;
+  backend.set_batch(views);
+  backend.step(views, results);
+  return results;
+}
+
 }  // namespace pointcode
