@@ -50,6 +50,13 @@ _ASK = re.compile(
     r"which|who|whose|why|will|would)\b",
     re.IGNORECASE,
 )
+_TELLS = re.compile(  # what is to be made is the answer itself, unless it goes into a file
+    _POLITE + r"(?P<verb>create|generate|give|make|prepare|write)\s+(?:me\s+|us\s+)?(?:an?\s+|some\s+|the\s+)?"
+    r"(?:[\w-]+\s+){0,2}?(?:answer|description|essay|explanation|haiku|joke|list|outline|overview|poem|report|review|story|summary|"
+    r"table(?!\s+of\s+contents))s?\b",
+    re.IGNORECASE,
+)
+_INTO = re.compile(r"\b(?:in|to|into|as)\s+(?:the\s+)?(?:file\s+)?[@\"'`]*[\w./-]*\w\.\w+", re.IGNORECASE)
 _NO_CHANGE = re.compile(  # "change nothing"; not "change nothing else"
     r"\b(?:(?:change|edit|fix|modify|touch|write)\s+nothing|(?:do not|don['\u2019]?t|never|without)\s+"
     r"(?:chang|edit|fix|modify|touch|writ)\w*\s+(?:anything|any\s+(?:code|files?)|it|the\s+(?:code|files?)))"
@@ -180,12 +187,15 @@ def read_order(text: str, known: Sequence[str], changed: Sequence[str] = (), *, 
     has_pasted = "\n" in text.strip()  # then the question is about that
     if any(commands) or (can_run and not has_pasted and _COMMAND_QUESTION.search(text)):
         return Order("command", (), tuple(present), wants_answer(text))
-    orders_change = any(_CHANGE.match(head) for head in heads) and not text.rstrip().endswith("?")
+    tells = [head for head in heads if _is_told(head)]
+    orders_change = any(_CHANGE.match(head) for head in heads if head not in tells) and not text.rstrip().endswith("?")
     is_about_last = _POINTS_BACK.search(text) or (orders_change and _PART.search(text))
     is_for_tests = len([head for head in heads if _CHANGE.match(head)]) == 1 and any(map(_ADD_TEST.match, heads))
     meant = [path for path in present if path in receivers or not (is_for_tests or is_test(path))]
+    if receivers and any(map(_TELLS.match, heads)):
+        meant = receivers  # a summary of one file goes to another
     targets = tuple(meant or present) or tuple(changed[-1:] if is_about_last else ())
-    is_question = _ASK.match(text) is not None or text.rstrip().endswith("?")
+    is_question = _ASK.match(text) is not None or text.rstrip().endswith("?") or bool(tells)
     if any(_RENAME.match(head) for head in (text, *heads)):
         return Order("rename", targets, tuple(present) or targets)
     if is_question and _is_polite_order(heads):
@@ -206,6 +216,16 @@ def no_such_file(text: str, known: Sequence[str], order: Order) -> str:
     is_meant = [is_change or re.search(_ABOUT_FILE.pattern + re.escape(name), text, re.IGNORECASE) for name in new]
     names = [name for name, meant in zip(new, is_meant, strict=True) if meant and not _MAYBE_CODE.fullmatch(name)]
     return names[0] if names else ""
+
+
+def _is_told(head: str) -> bool:
+    """Whether a clause wants something said: "give a table of its methods", "write a summary of app.py"."""
+    found = _TELLS.match(head)
+    into = _INTO.search(head, found.end()) if found else None
+    is_source = (
+        into is not None and into[0].lower().startswith("in ") and found is not None and found["verb"].lower() == "give"
+    )
+    return found is not None and (into is None or is_source)
 
 
 def _moves_a_file(heads: Sequence[str], present: Sequence[str]) -> bool:
