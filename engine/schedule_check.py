@@ -1,4 +1,5 @@
-"""Proves that a schedule may run: no cycle, right wait targets, every read after all its writes, no early overwrite.
+"""Proves that a schedule may run: sensible fields, no cycle, right wait targets, every read after all its writes, no
+early overwrite, all logits in the end.
 
 A counter does not know who arrived, so every wait must equal the number of tasks that signal the counter; then a wait
 means "all of them are done". The lists are executed symbolically once with vector clocks (one entry per processor),
@@ -18,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ScheduleError
+from .schedule_fields import check_fields
 from .scheduler import Schedule
 from .task_access import Access, accesses, alike
-from .tasks import ModelPlan, describe
+from .tasks import TILE_ROWS, ModelPlan, describe
 
 
 def check(plan: ModelPlan, schedule: Schedule) -> None:
     """Returns if the schedule is sound; raises ScheduleError that names the task and the fault otherwise."""
+    check_fields(plan, schedule)
     _check_targets(schedule)
     clocks = _clocks(schedule)
     touched = _collect(plan, schedule)
@@ -39,6 +42,7 @@ def check(plan: ModelPlan, schedule: Schedule) -> None:
         if older:
             before = touched[buffer, max(older)]
             _check_overwrite(schedule, buffer, version, use.writes, before, clocks, places)
+    _check_result(plan, touched)
 
 
 # ------------------------------------------------------------------------------------------------ counters, order
@@ -205,6 +209,14 @@ def _check_cover(schedule: Schedule, what: str, use: _Use) -> None:
     for i in ((covered_to < use.reads[2]) & (use.reads[2] > use.reads[1])).nonzero()[0]:
         task, cell = int(use.reads[0, i]), int(covered_to[i])
         raise ScheduleError(f"{_name(schedule, task)} reads {what} at cell {cell}, which no task writes")
+
+
+def _check_result(plan: ModelPlan, touched: Touched) -> None:
+    """All logits are written: the sampler reads them behind the lists. No two tasks write one of them, see above."""
+    use, n_tiles = touched.get(("logits", plan.n_layers)), -(-plan.vocab // TILE_ROWS)
+    n_written = int((use.writes[2] - use.writes[1]).sum()) if use is not None else 0
+    if n_written != n_tiles:
+        raise ScheduleError(f"{n_written} of {n_tiles} tiles of the logits are written")
 
 
 def _check_overwrite(

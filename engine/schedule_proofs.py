@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from . import schedule_check, task_access, tasks
+from . import schedule_check, schedule_fields, task_access, tasks
 from .memo import Proofs, digest, source_digest
 from .schedule_check import check
 from .scheduler import Schedule
@@ -15,7 +15,8 @@ from .tasks import ModelPlan
 def prove(plan: ModelPlan, schedules: Sequence[Schedule], proofs: Proofs | None = None) -> None:
     """Returns if all are sound, ScheduleError for one that must not run. Those that `proofs` knows are not checked."""
     proofs = proofs or Proofs(None)
-    base = digest(source_digest(schedule_check.__file__, task_access.__file__, tasks.__file__), repr(plan).encode())
+    proof = source_digest(schedule_check.__file__, schedule_fields.__file__, task_access.__file__, tasks.__file__)
+    base = digest(proof, repr(plan).encode())
     keys = [digest(base, *_content(schedule)) for schedule in schedules]
     for schedule, key in zip(schedules, keys, strict=True):
         if not proofs.has(key):

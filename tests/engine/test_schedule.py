@@ -1,5 +1,6 @@
 """Schedules are sound for every order, shape and processor count; `check` refuses broken ones and names the task."""
 
+import contextlib
 import dataclasses
 from collections import defaultdict
 
@@ -12,7 +13,7 @@ from pointcode_local.engine.errors import ScheduleError
 from pointcode_local.engine.schedule_check import check
 from pointcode_local.engine.scheduler import ORDER_NAMES, Schedule, build
 from pointcode_local.engine.task_access import accesses
-from pointcode_local.engine.tasks import LayerPlan, ModelPlan, Opcode, describe
+from pointcode_local.engine.tasks import LayerPlan, ModelPlan, Opcode, TaskFlag, describe
 
 MOE = ModelPlan(
     64, 4, 2, 16, 512, 16, 4, True, tuple(LayerPlan(i % 4 != 0 or i == 0, i % 4 != 0, i > 0, 32) for i in range(5))
@@ -180,3 +181,91 @@ def test_check_refuses_an_overwrite_of_what_may_still_be_read():
 def test_a_description_names_wave_opcode_and_tiles(schedule):
     at = first(schedule, Opcode.QKV_PROJ)
     assert describe(schedule.tasks[at], schedule.wave_names).endswith("(L0.qkv QKV_PROJ tiles 2..5)")
+
+
+# ------------------------------------------------------------------------------------------------ fields
+FIELDS = (
+    *("opcode", "layer", "tile_begin", "tile_count", "split", "n_splits", "k_tiles", "wait_target", "queue", "n_rows"),
+    *("slice_lo", "slice_hi", "claim_begin", "ahead_tile"),
+)
+EXAMPLES = [
+    build(plan, order=order, n_rows=2, n_processors=n, n_splits=4) for plan, order in PLANS_AND_ORDERS for n in (1, 5)
+]
+ODD = st.sampled_from([-(2**31), -2, -1, 0, 1, 2, 15, 16, 65535, 65536, 65537, 2**31 - 1]) | st.integers(-3, 40)
+# A hint may be another one; the borders between slices, and between slices and claims, may lie elsewhere.
+FREE = {"ahead_tile", "slice_lo", "slice_hi", "claim_begin"}
+
+
+def plan_of(schedule: Schedule) -> ModelPlan:
+    return MOE if any(name.endswith(".router") for name in schedule.wave_names) else DENSE
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(EXAMPLES), st.sampled_from(FIELDS), st.data())
+def test_check_refuses_a_task_with_any_other_value_in_any_field(schedule: Schedule, field: str, data: st.DataObject):
+    tasks = schedule.tasks.copy()
+    at = data.draw(st.integers(0, len(tasks) - 1))
+    waits = np.flatnonzero(tasks["wait_counter"][at] >= 0)
+    place = (at, int(waits[0]) if waits.size else 0) if field == "wait_target" else at
+    old, new = int(tasks[field][place]), data.draw(ODD)
+    tasks[field][place] = new
+    is_free = field in FREE and tasks["opcode"][at] == Opcode.MOE_UPGATE_ACT_DRAIN
+    if new == old or is_free or (field == "wait_target" and not waits.size):
+        return
+    with pytest.raises(ScheduleError):
+        check(plan_of(schedule), broken(schedule, tasks))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(EXAMPLES),
+    st.sampled_from(["wait_counter", "signal", "wave", "flags", "slice_lo", "slice_hi", "claim_begin", "ahead_tile"]),
+    st.data(),
+)
+def test_check_says_yes_or_no_to_whatever_a_field_holds(schedule: Schedule, field: str, data: st.DataObject):
+    tasks = schedule.tasks.copy()
+    tasks[field][data.draw(st.integers(0, len(tasks) - 1))] = data.draw(ODD)
+    with contextlib.suppress(ScheduleError):
+        check(plan_of(schedule), broken(schedule, tasks))
+
+
+@pytest.mark.parametrize("schedule", EXAMPLES, ids=lambda s: f"{s.order}-{s.n_processors}")
+def test_check_refuses_lists_that_are_not_the_tasks(schedule: Schedule):
+    o = schedule.offsets
+    wrong = [o - 1, o + 1, o[::-1], o[:-1], np.r_[o[:-1], o[-1] - 1], np.r_[o[:-1], o[-1] + 1], np.r_[o, o[-1]]]
+    for offsets in wrong:
+        with pytest.raises(ScheduleError, match="processors"):
+            check(plan_of(schedule), dataclasses.replace(schedule, offsets=offsets.astype(np.int32)))
+    for name in ("n_counters", "n_rows", "n_processors", "n_splits"):
+        changed = dataclasses.replace(schedule, **{name: getattr(schedule, name) - 1})
+        with pytest.raises(ScheduleError):
+            check(plan_of(schedule), changed)
+
+
+@pytest.mark.parametrize("schedule", EXAMPLES, ids=lambda s: f"{s.order}-{s.n_processors}")
+def test_check_refuses_a_schedule_without_one_of_its_tasks(schedule: Schedule):
+    """Also where nobody waits for it any more. Of several claimers of everything one may be missing."""
+    for opcode in np.unique(schedule.tasks["opcode"]).tolist():
+        at = int(np.flatnonzero(schedule.tasks["opcode"] == opcode)[-1])
+        gone = schedule.tasks[at]
+        tasks = np.delete(schedule.tasks, at)
+        tasks["wait_target"][tasks["wait_counter"] == gone["signal"]] -= 1
+        offsets = (schedule.offsets - (schedule.offsets > at)).astype(np.int32)
+        less = dataclasses.replace(schedule, tasks=tasks, offsets=offsets)
+        if gone["queue"] in tasks["queue"][tasks["queue"] >= 0] and not gone["flags"] & TaskFlag.SLICED:
+            check(plan_of(schedule), less)
+            continue
+        with pytest.raises(ScheduleError):
+            check(plan_of(schedule), less)
+
+
+def test_check_refuses_claimers_that_do_not_share_one_queue(schedule: Schedule):
+    up, down = (
+        np.flatnonzero(schedule.tasks["opcode"] == o) for o in (Opcode.MOE_UPGATE_ACT_DRAIN, Opcode.MOE_DOWN_DRAIN)
+    )
+    for queue, n_queues in ((schedule.tasks["queue"][down[0]], 0), (schedule.n_queues, 1)):
+        tasks = schedule.tasks.copy()
+        tasks["queue"][up[1]] = queue
+        changed = dataclasses.replace(schedule, tasks=tasks, n_queues=schedule.n_queues + n_queues)
+        with pytest.raises(ScheduleError, match="claims from queue"):
+            check(MOE, changed)
