@@ -227,6 +227,7 @@ class Turn:
             await self._broken(error)
             return False
         self._n_broken = self._n_overflows = 0
+        core.window.settle(reply.usage.prompt_tokens, request.messages)
         self._report_usage()
         return True
 

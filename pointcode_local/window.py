@@ -53,6 +53,12 @@ class Window:
         elif counted <= self.limit:
             self._scale *= 1.3
 
+    def settle(self, prompt_tokens: int, messages: Sequence[Message]) -> None:
+        """A server has read `messages` and counted them: what was learnt from a refusal is measured again, since the
+        model's own count may have learnt from it too."""
+        if self._scale > 1.0 and prompt_tokens > 0:
+            self._scale = max(1.0, prompt_tokens / max(1, self._model.count_tokens(messages, self._tools)))
+
     def cut_result(self, text: str, messages: Sequence[Message]) -> str:
         """A tool's result cut so that it takes at most two thirds of what is left, and no more than its share."""
         share = min(MAX_RESULT_TOKENS, (self.limit - self.reserve) * 2 // 5)

@@ -4,7 +4,7 @@
 *** Add File: path            lines with +
 *** Delete File: path
 *** Update File: path         optionally *** Move to: path, then hunks
-@@ a line above the place (optional)
+@@ a line above the place (optional; several: each below the one before)
  context   -old   +new
 *** End of File (optional: the hunk ends at the end of the file)
 *** End Patch
@@ -36,9 +36,10 @@ _MOVE = re.compile(r"\*\*\* Move to:\s*(.+?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One place to change: the line to look below (or ""), old and new lines, and whether it ends the file."""
+    """One place to change: the lines to look below, one after the other, old and new lines, and whether it ends the
+    file."""
 
-    anchor: str
+    anchors: tuple[str, ...]
     old: tuple[str, ...]
     new: tuple[str, ...]
     at_end: bool
@@ -164,19 +165,20 @@ def _operation(kind: str, path: str, body: list[str], number: int) -> Operation:
 def _hunks(path: str, lines: list[str]) -> Iterator[Hunk]:
     while lines and not lines[-1].strip():
         lines = lines[:-1]
-    anchor, body, started = "", list[str](), False
+    anchors, body, started = list[str](), list[str](), False
     for line in lines:
         if line.startswith("@@"):
-            if started:
-                yield _hunk(path, anchor, body)
-            anchor, body, started = _anchor(line), [], True
+            if started and (body or not anchors):
+                yield _hunk(path, anchors, body)
+                anchors = []
+            anchors, body, started = [*anchors, *filter(None, [_anchor(line)])], [], True
         elif not line or line[0] in " +-" or line.strip() == "*** End of File":
             body.append(line)
             started = True
         else:
             raise ToolError(f"in the update of {path} a line begins with neither space, + nor -: {line[:60]!r}")
     if started:
-        yield _hunk(path, anchor, body)
+        yield _hunk(path, anchors, body)
 
 
 def _anchor(line: str) -> str:
@@ -184,7 +186,7 @@ def _anchor(line: str) -> str:
     return re.sub(r"^@@(\s*-\d+(,\d+)?\s+\+\d+(,\d+)?\s*@@)?", "", line).strip()
 
 
-def _hunk(path: str, anchor: str, body: list[str]) -> Hunk:
+def _hunk(path: str, anchors: list[str], body: list[str]) -> Hunk:
     at_end = bool(body) and body[-1].strip() == "*** End of File"
     body = body[:-1] if at_end else body
     while body and body[-1] == "":
@@ -193,7 +195,7 @@ def _hunk(path: str, anchor: str, body: list[str]) -> Hunk:
         raise ToolError(f"a hunk of {path} changes nothing")
     old = tuple(line[1:] for line in body if line[:1] != "+")
     new = tuple(line[1:] for line in body if line[:1] != "-")
-    return Hunk(anchor, old, new, at_end)
+    return Hunk(tuple(anchors), old, new, at_end)
 
 
 # ------------------------------------------------------------------------------------------------- planning
@@ -267,7 +269,8 @@ def _place(path: str, file: FileText, hunk: Hunk, floor: int, number: int) -> Ma
     old, new = _text(hunk.old), _text(hunk.new)
     if (left_out := placeholder_in(new, old)) is not None:
         raise ToolError(f"{path}: the patch holds a placeholder for left-out code ({left_out!r}); write it in full")
-    floor = max(floor, _below_anchor(path, file, hunk.anchor, floor))
+    for anchor in hunk.anchors:
+        floor = max(floor, _below_anchor(path, file, anchor, floor))
     if not hunk.old:
         return _insertion(file, hunk, floor, new)
     if hunk.at_end:
@@ -280,7 +283,7 @@ def _place(path: str, file: FileText, hunk: Hunk, floor: int, number: int) -> Ma
         raise ToolError(
             f"{path}: hunk {number} does not fit anywhere below line {file.line_of(floor)}.\n{nearest(file, old)}"
         )
-    if len(found) > 1 and not hunk.anchor:
+    if len(found) > 1 and not hunk.anchors:
         lines = ", ".join(str(file.line_of(match.start)) for match in found[:10])
         raise ToolError(
             f"{path}: hunk {number} fits at lines {lines}; add context lines, or a line from above after `@@ `"
@@ -289,8 +292,6 @@ def _place(path: str, file: FileText, hunk: Hunk, floor: int, number: int) -> Ma
 
 
 def _below_anchor(path: str, file: FileText, anchor: str, floor: int) -> int:
-    if not anchor:
-        return floor
     for number in range(file.line_of(floor), file.n_lines + 1):
         if file.line(number).strip() == anchor:
             return file.line_span(number)[1]
@@ -302,7 +303,7 @@ def _below_anchor(path: str, file: FileText, anchor: str, floor: int) -> int:
 
 def _insertion(file: FileText, hunk: Hunk, floor: int, new: str) -> Match:
     """Lines that only come in: below the anchor, else at the end of the file."""
-    at = floor if hunk.anchor else len(file.text)
+    at = floor if hunk.anchors else len(file.text)
     ending = file.ending_near(at)
     text = new.replace("\n", ending) if ending != "\n" else new
     if at == len(file.text) and file.text and not file.text.endswith("\n"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pointcode_local.compaction import NOTES_HEAD, REQUEST
+from pointcode_local.engine.errors import ContextOverflow
 from pointcode_local.engine.types import Message
 from pointcode_local.events import AgentEvent, CompactionFinished, CompactionStarted, ResultsCut
 from pointcode_local.window import Window
@@ -254,3 +255,20 @@ def test_many_results_at_once_are_cut_evenly_and_the_model_sees_each(tmp_path: P
 def test_results_are_cut_only_when_they_do_not_fit(tmp_path: Path):
     bench, model = reading(tmp_path, 6, say("notes"))
     assert not of_type(bench.play(), ResultsCut) and model.n_asked
+
+
+def test_what_was_learnt_from_a_refusal_is_measured_again_when_the_server_counts():
+    class Learning(ScriptedModel):
+        def count_tokens(self, messages: Any, tools: Any = ()) -> int:
+            return counted
+
+    window, messages = Window(Learning(), ()), (Message("user", "x"),)
+    counted = 1000
+    window.learn(ContextOverflow("too long", prompt_tokens=1500, context_tokens=32_768), messages)
+    assert window.count(messages) == 1500
+    counted = 1500  # the model's own count has learnt too
+    window.settle(1500, messages)
+    assert window.count(messages) == 1500
+    counted = 1200
+    window.settle(0, messages)
+    assert window.count(messages) == 1200

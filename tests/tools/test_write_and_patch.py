@@ -302,3 +302,24 @@ def test_a_file_too_large_to_be_undone_is_refused_before_it_is_read(bench: Bench
     }
     assert "too large" in bench.refused(tool, **arguments[tool])
     assert path.stat().st_size == 1 << 40
+
+
+def test_a_hunk_may_name_several_lines_to_look_below_one_after_the_other(bench: Bench) -> None:
+    text = "class A:\n    def f(self):\n        pass\n\nclass B:\n    def f(self):\n        pass\n    def g(self):\n        pass\n"
+    bench.put("a.py", text)
+    lines = ["@@ class B:", "@@     def g(self):", "-        pass", "+        return 1"]
+    bench.ok("patch", patch=envelope("*** Update File: a.py", *lines))
+    assert bench.get("a.py").decode() == text[: -len("pass\n")] + "return 1\n"
+    lines = [
+        "@@ class A:",
+        "@@ def f(self):",
+        "-        pass",
+        "+        return 2",
+        "@@",
+        "-        pass",
+        "+        return 3",
+    ]
+    bench.ok("patch", patch=envelope("*** Update File: a.py", *lines))
+    assert bench.get("a.py").decode().count("pass") == 0
+    refused = bench.refused("patch", patch=envelope("*** Update File: a.py", "@@ class B:", "@@ class A:", "-x", "+y"))
+    assert "class A:" in refused
