@@ -241,8 +241,7 @@ class Turn:
         return frozenset(spec.name for spec in self._core.box.specs)
 
     async def _overflowed(self, error: ContextOverflow) -> None:
-        """The server counts more tokens than we do, or the reply itself filled the context: learn, and compact before
-        asking again."""
+        """The server counts more than we do, or the reply itself filled the context: learn, and make room."""
         assert self._reply is not None
         if self._reply.is_empty:
             self._reply_done()

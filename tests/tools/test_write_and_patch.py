@@ -305,7 +305,8 @@ def test_a_file_too_large_to_be_undone_is_refused_before_it_is_read(bench: Bench
 
 
 def test_a_hunk_may_name_several_lines_to_look_below_one_after_the_other(bench: Bench) -> None:
-    text = "class A:\n    def f(self):\n        pass\n\nclass B:\n    def f(self):\n        pass\n    def g(self):\n        pass\n"
+    f, g = (f"    def {name}(self):\n        pass\n" for name in "fg")
+    text = f"class A:\n{f}\nclass B:\n{f}{g}"
     bench.put("a.py", text)
     lines = ["@@ class B:", "@@     def g(self):", "-        pass", "+        return 1"]
     bench.ok("patch", patch=envelope("*** Update File: a.py", *lines))
