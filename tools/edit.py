@@ -44,6 +44,10 @@ class Edited:
     notes: tuple[str, ...]
 
 
+class _OverlapError(ToolError):
+    """Two edits of one list are of the same text."""
+
+
 class EditTool(BaseTool):
     """Replaces exact text."""
 
@@ -138,13 +142,21 @@ def apply_edits(file: FileText, edits: list[Edit]) -> Edited:
     edits = [_without_mark(edit, file) for edit in edits]
     try:
         return _at_once(file, edits)
-    except ToolError:
+    except ToolError as error:
         if len(edits) == 1:
             raise
+        reason = error
     notes: list[str] = []
     lines: tuple[int, ...] = ()
     for number, edit in enumerate(edits, 1):
-        edited = _at_once(file, [edit], number, len(edits))
+        try:
+            edited = _at_once(file, [edit], number, len(edits))
+        except ToolError as error:
+            if number == 1 or isinstance(reason, _OverlapError):
+                raise reason from error
+            raise ToolError(
+                f"{error}\nNothing was changed: this is the text as the edits before would leave it."
+            ) from error
         notes += edited.notes
         lines += edited.lines
         file = decode(edited.after)
@@ -165,7 +177,7 @@ def _at_once(file: FileText, edits: list[Edit], number: int = 1, total: int = 0)
     chosen.sort(key=lambda match: (match.start, match.end))
     for one, two in zip(chosen, chosen[1:], strict=False):
         if two.start < one.end:
-            raise ToolError("two edits touch the same text; merge them into one")
+            raise _OverlapError("two edits touch the same text; merge them into one")
     after = file.spliced([(match.start, match.end, match.new) for match in chosen])
     return Edited(after, _new_lines(file, chosen), tuple(dict.fromkeys(match.note for match in chosen if match.note)))
 

@@ -37,6 +37,15 @@ def test_what_models_copy_wrongly_is_named_and_nothing_is_changed(tmp_path: Path
     assert bench.get("a.py").decode() == SOURCE
 
 
+def test_where_the_edits_before_would_have_changed_the_text_it_is_said_that_they_did_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put("a.py", SOURCE)
+    text = bench.edit("a.py", ("pass", "return 3"), ("return 3", "return 4"), ("no such", "x")).text
+    assert "edit 3 of 3" in text and "Nothing was changed" in text
+    assert "merge them into one" in bench.edit("a.py", ("s = 'café'", "s = 1"), ("s = 'café'", "s = 2")).text
+    assert bench.get("a.py").decode() == SOURCE
+
+
 def test_what_no_known_mistake_explains_gets_no_hint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.put("a.py", SOURCE)
