@@ -8,12 +8,12 @@ reply is JSON, or calls where tools are offered too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
 
 from .chat_formats import ChatFormat, Mark
 from .constrain import json_rule
 from .tokenizer import Tokenizer
+from .tool_schemas import placed
 from .types import Grammar, ToolSpec
 
 # Bounded, or a small model writes white space for ever; lenient, so that a keyword llguidance lacks is no error.
@@ -76,10 +76,8 @@ def call_schema(tools: Sequence[ToolSpec], form: ChatFormat) -> dict[str, object
     definitions: dict[str, object] = {}
     for i, tool in enumerate(tools):
         identity: dict[str, object] = {"tool_call_id": {"type": "string", "pattern": "^[0-9]{1,3}$"}}
-        parameters: dict[str, object] = _closed(tool.parameters)
-        if _has_references(parameters):
-            definitions[f"tool{i}"] = _moved(parameters, f"#/$defs/tool{i}")
-            parameters = {"$ref": f"#/$defs/tool{i}"}
+        parameters, definition = placed(tool.parameters, f"tool{i}")
+        definitions |= definition
         properties = {name_key: {"const": tool.name}, arguments_key: parameters}
         if form.call_array:
             properties = identity | properties
@@ -87,33 +85,6 @@ def call_schema(tools: Sequence[ToolSpec], form: ChatFormat) -> dict[str, object
             {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
         )
     return {"anyOf": calls, "x-guidance": _JSON_OPTIONS, **({"$defs": definitions} if definitions else {})}
-
-
-def _has_references(schema: Any) -> bool:
-    children: Iterable[Any] = schema.values() if isinstance(schema, Mapping) else schema
-    if isinstance(schema, Mapping) and isinstance(cast("Mapping[str, Any]", schema).get("$ref"), str):
-        return True
-    return any(_has_references(child) for child in children if isinstance(child, Mapping | list))
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """The schema with its references from its own root on pointing to where it now stands."""
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, Mapping):
-        return schema
-    items = cast("Mapping[str, Any]", schema).items()
-    return {
-        key: root + value[1:] if key == "$ref" and isinstance(value, str) and value[:1] == "#" else _moved(value, root)
-        for key, value in items
-    }
-
-
-def _closed(schema: Mapping[str, object]) -> dict[str, object]:
-    """A tool's parameters, without members that it does not list (unless it allows them itself)."""
-    closed: dict[str, Any] = {"type": "object", "properties": {}, **cast("Mapping[str, Any]", schema)}
-    closed.setdefault("additionalProperties", False)
-    return closed
 
 
 def _terminal(marker: str, tokenizer: Tokenizer) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from urllib.parse import urldefrag, urljoin
 
 from .errors import RequestError
 from .types import ToolSpec
@@ -15,6 +16,8 @@ from .types import ToolSpec
 _REMEMBERED = 256  # schemas; more where one request has more
 _TOGETHER = 64  # schemas that are tried as one: most of a trial's time is not the schema's
 _ANYTHING = {"type": "object", "additionalProperties": True}
+# Beside one of these a schema does not list all the members that it wants.
+_MORE_MEMBERS = ("$ref", "allOf", "anyOf", "oneOf", "minProperties")
 
 
 class ToolSchemas:
@@ -47,7 +50,8 @@ class ToolSchemas:
         plain = [key for key, tool in tools.items() if not tool.strict and '"$ref"' not in key]
         for at in range(0, len(plain), _TOGETHER):
             group = {key: tools[key].parameters for key in plain[at : at + _TOGETHER]}
-            if len(group) > 1 and not self._problem({"type": "object", "properties": group, "required": [*group]}):
+            whole = {key: _closed(schema) for key, schema in group.items()}
+            if len(group) > 1 and not self._problem({"type": "object", "properties": whole, "required": [*whole]}):
                 found |= group
         return found | {key: self._checked(tool) for key, tool in tools.items() if key not in found}
 
@@ -60,7 +64,9 @@ class ToolSchemas:
         return self._loosened(tool.parameters)
 
     def _problem(self, schema: Mapping[str, object], *, is_lenient: bool = True) -> str:
-        return self._problem_of({**schema, "x-guidance": {"lenient": is_lenient}})
+        """Why a call cannot be held to these arguments, where they stand in its grammar."""
+        here, definitions = placed(schema, "tool")
+        return self._problem_of({**here, "$defs": definitions, "x-guidance": {"lenient": is_lenient}})
 
     def _loosened(self, schema: Mapping[str, object]) -> Mapping[str, object]:
         """The schema with the members that cannot be held open to any value, or an open object."""
@@ -75,6 +81,56 @@ class ToolSchemas:
     def _fits(self, schema: Mapping[str, object], name: str, part: object) -> bool:
         rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
         return not self._problem({**rest, "properties": {name: part}})
+
+
+# ------------------------------------------------------------------------------------------------ in a call's schema
+def placed(parameters: Mapping[str, object], name: str) -> tuple[dict[str, object], dict[str, object]]:
+    """A tool's arguments as a part of another schema, and what is to stand in the definitions of that one.
+
+    A tool's own references (`#/$defs/…`) point into its schema, which stands in the definitions then.
+    """
+    closed = _closed(parameters)
+    if not _has_references(closed):
+        return closed, {}
+    stated = closed.pop("$id", "")
+    root, base = f"#/$defs/{name}", urldefrag(stated).url if isinstance(stated, str) else ""
+    return {"$ref": root}, {name: {key: _moved(value, root, base, key) for key, value in closed.items()}}
+
+
+def _closed(schema: Mapping[str, object]) -> dict[str, object]:
+    """Arguments are an object, without members that the schema does not list, unless it allows or asks for them."""
+    closed: dict[str, Any] = {**schema, "type": "object"}
+    listed, needed = closed.get("properties", {}), closed.get("required", [])
+    asks = isinstance(listed, Mapping) and isinstance(needed, list) and not set(map(str, needed)) <= {*listed}
+    if not asks and not any(key in closed for key in _MORE_MEMBERS):
+        closed.setdefault("properties", {})
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _has_references(schema: Any) -> bool:
+    children: Iterable[Any] = schema.values() if isinstance(schema, Mapping) else schema
+    if isinstance(schema, Mapping) and isinstance(cast("Mapping[str, Any]", schema).get("$ref"), str):
+        return True
+    return any(_has_references(child) for child in children if isinstance(child, Mapping | list))
+
+
+def _moved(value: Any, root: str, base: str, key: str = "") -> Any:
+    """A part of a schema whose own address was `base`, with references from its root on pointing to where it now
+    stands. A part with an address of its own keeps its references, and anchors are found by their names."""
+    if isinstance(value, list):
+        return [_moved(item, root, base) for item in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[str, Any]", value)
+        if isinstance(inner.get("$id"), str):
+            return inner
+        return {name: _moved(item, root, base, name) for name, item in inner.items()}
+    if key != "$ref" or not isinstance(value, str):
+        return value
+    address, fragment = urldefrag(urljoin(base, value))
+    if address != base:
+        return value
+    return root + fragment if fragment[:1] in ("", "/") else f"#{fragment}"
 
 
 def _key(tool: ToolSpec) -> str:

@@ -10,7 +10,9 @@ import pytest
 
 from pointcode_local.engine.call_grammar import answer_grammar, tool_call_grammar
 from pointcode_local.engine.chat_formats import format_of
+from pointcode_local.engine.constrain import GrammarFactory
 from pointcode_local.engine.tokenizer import Tokenizer
+from pointcode_local.engine.tool_schemas import ToolSchemas
 from pointcode_local.engine.types import Grammar, ToolSpec
 
 from .tiny_models import Family, write_tokenizer
@@ -128,6 +130,48 @@ def test_a_schema_may_refer_to_itself(tmp_path: Path) -> None:
     nested = '{"children": [{"children": []}, {"children": [{"children": []}]}]}'
     assert accepts(grammar, tokenizer, f'{{"name": "tree", "arguments": {nested}}}</tool_call>')
     assert not accepts(grammar, tokenizer, '{"name": "tree", "arguments": {"children": [{}]}}</tool_call>')
+
+
+X = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+Y = {"type": "object", "properties": {"b": {"enum": [1]}}, "required": ["b"]}
+REFERS = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}
+DEFINES = {"$defs": {"A": {"enum": ["x"]}}}
+GOOD_X, BAD_X = '{"a": "x"}', '{"a": "y"}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"anyOf": [X, Y]}, '{"b": 1}', '{"b": 2}'),
+        ({"oneOf": [X, Y]}, GOOD_X, "[]"),
+        ({"allOf": [X, Y]}, '{"a": "x", "b": 1}', GOOD_X),
+        ({"$ref": "#/$defs/A", "$defs": {"A": X}}, GOOD_X, BAD_X),
+        ({"$id": "https://x/tool.json", **REFERS, **DEFINES}, GOOD_X, BAD_X),
+        ({"$id": "https://x/t", "properties": {"a": {"$ref": "https://x/t#/$defs/A"}}, **DEFINES}, GOOD_X, BAD_X),
+        ({"$id": "https://x/t", "properties": {"a": {"$ref": "t#/$defs/A"}}, **DEFINES}, GOOD_X, BAD_X),
+        ({"properties": {"a": {"$ref": "#one"}}, "$defs": {"A": {"$anchor": "one", "enum": ["x"]}}}, GOOD_X, BAD_X),
+        ({"properties": {"a": {"$id": "https://y/z", "$ref": "#/$defs/A", **DEFINES}}}, GOOD_X, BAD_X),
+        ({"type": "object", "minProperties": 1}, '{"any": 1}', "{}"),
+        ({"type": "object", "properties": {}, "required": ["q"]}, '{"q": 1}', "{}"),
+        ({"type": ["object", "null"], "properties": {"a": {"enum": ["x"]}}}, GOOD_X, "null"),
+        ({"type": "string"}, "{}", '"x"'),
+        ({"const": 5}, '{"any": 1}', "5"),
+        ({"$ref": "#"}, '{"any": 1}', "5"),
+    ],
+)
+def test_arguments_of_any_form_are_held_and_fail_nobody(
+    schema: dict[str, Any], good: str, bad: str, tmp_path: Path
+) -> None:
+    """One tool that says its arguments in an unusual way must not fail every request that offers it."""
+    tokenizer = tokenizer_of("llama", tmp_path)
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.size)]
+    factory = GrammarFactory(tokens, tokenizer.control_ids, sorted(tokenizer.end_ids), tokenizer.encode)
+    tools = ToolSchemas(factory.problem_of).held([ToolSpec("odd", "", schema), READ])
+    grammar = tool_call_grammar(tools, format_of(tokenizer), tokenizer)
+    call = '{"name": "odd", "arguments": %s}</tool_call>'
+    assert accepts(grammar, tokenizer, call % good)
+    assert not accepts(grammar, tokenizer, call % bad)
+    assert accepts(grammar, tokenizer, '{"name": "read", "arguments": {"path": "a"}}</tool_call>')
 
 
 VERDICT = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}

@@ -9,7 +9,7 @@ import pytest
 
 from pointcode_local.engine.constrain import GrammarFactory
 from pointcode_local.engine.errors import RequestError
-from pointcode_local.engine.tool_schemas import ToolSchemas
+from pointcode_local.engine.tool_schemas import ToolSchemas, placed
 from pointcode_local.engine.types import ToolSpec
 
 from .test_constrain import EOS, TOKENS
@@ -49,7 +49,7 @@ def test_a_member_that_cannot_be_held_is_free_and_the_others_are_held(
 @pytest.mark.parametrize("odd", [{"properties": []}, {"type": 7}, {"required": True}, {"properties": {"a": 5}}])
 def test_a_schema_that_is_none_lets_any_arguments_pass(factory: GrammarFactory, odd: dict[str, Any]) -> None:
     (held,) = ToolSchemas(factory.problem_of).held([tool({"type": "object", **odd})])
-    assert not factory.problem_of(held.parameters)
+    assert not factory.problem_of(placed(held.parameters, "t")[0])
 
 
 def test_keywords_without_a_grammar_are_free_but_not_for_a_strict_tool(factory: GrammarFactory) -> None:
