@@ -44,6 +44,10 @@ class BlockWork(Turn):
         self, text: str, order: Order, files: Files, targets: Sequence[str], part: Part | None = None
     ) -> None:
         """The targets, one after the other; `part`: what of each is to be written anew."""
+        if why := next(filter(None, map(files.not_to_be_written, targets)), ""):
+            self.gave_up = why
+            self._conclude_with(summary((), why))
+            return
         parts = {name: part or part_of(files.text(name) or "", text) for name in targets}
         for name in dict.fromkeys([*order.shown, *targets]):
             self._show_file(name, files.text(name), None if part else parts.get(name))

@@ -66,6 +66,10 @@ def config(options: argparse.Namespace) -> int:
                 return _config_get(options, places)
     except ConfigError as error:
         return complain(error, EXIT_USAGE)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return complain(f"{error.filename or places.config}: {error.strerror}", EXIT_USAGE)
 
 
 def _config_get(options: argparse.Namespace, places: Places) -> int:

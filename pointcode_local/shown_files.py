@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -87,10 +88,26 @@ class Files:
                 return ""
             try:
                 n_bytes = path.stat().st_size
-            except OSError:
+                read_regular(path, 1)
+            except FileNotFoundError:
                 return ""
-            told.append(_no_text(name, n_bytes))
+            except OSError as error:
+                told.append(f"{name} cannot be read: {error.strerror}.")
+            else:
+                told.append(_no_text(name, n_bytes))
         return "\n".join(told)
+
+    def not_to_be_written(self, name: str) -> str:
+        """Why a file cannot be changed or made, whatever the model writes; "" when it can."""
+        path = self._root / name
+        try:
+            if not stat.S_IMODE(path.stat().st_mode) & 0o222 or not os.access(path, os.W_OK):
+                return f"{name} is read-only"
+        except OSError:
+            folder = next((one for one in path.parents if one.is_dir()), path.parent)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                return f"{name} cannot be made: {folder} is read-only"
+        return ""
 
     def shown(self, name: str) -> str:
         """The file's text as it can be shown: bytes that are no characters as U+FFFD; "" where there is none."""

@@ -147,6 +147,9 @@ def _write_beside(folder: Folder, name: str, data: bytes, like: Path | None = No
             if model is not None:
                 _copy_metadata(model, file.fileno())
             os.fsync(file.fileno())
+    except OSError as error:
+        _remove(folder, temporary)
+        raise OSError(error.errno, error.strerror, os.fspath(folder.path / name)) from error
     except BaseException:
         _remove(folder, temporary)
         raise

@@ -39,6 +39,7 @@ START_S = 20.0  # for a server to start and name its tools
 STOP_S = 6.0
 MAX_TOOLS = 64  # of one server
 MAX_RESULT_CHARS = 200_000
+_LAST_BYTES = 4096  # of what a server wrote on stderr, looked at for why it ended
 # What the client says itself of an end (a server may use the codes too), the second of one over HTTP that forgot us.
 ENDS = ((-32000, "Connection closed"), (-32600, "Session terminated"))
 MISSING = "the package mcp is not installed: pip install 'pointcode-local[mcp]'"
@@ -125,6 +126,20 @@ class Connection:
         """What the program did that ended the connection; "" for an end of another kind."""
         return self._program.fault if self._program is not None else ""
 
+    def _last_words(self) -> str:
+        """The last line of what the program wrote on stderr, behind a semicolon; "" when it wrote nothing."""
+        try:
+            written = self._log.read_bytes()[-_LAST_BYTES:] if self._program is not None else b""
+        except OSError:
+            return ""
+        lines = written.decode("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f"; it wrote: {short(last.strip(), 200)}" if last else ""
+
+    @property
+    def _log(self) -> Path:
+        return self._workspace.log_folder / f"mcp-{self.server.name}.log"
+
     def _failed(self, reason: str) -> ToolError:
         self.state = reason
         return ToolError(f"the MCP server {self.server.name!r} {reason}")
@@ -138,7 +153,7 @@ class Connection:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - part of the tool runner: a server's package may raise anything
-            reason = self._fault() or _reason(error)
+            reason = self._fault() or _reason(error) + self._last_words()
             self.state = f"failed: {reason}"
             if not opened.done():
                 opened.set_exception(_Ended(f"could not be started: {reason}"))
@@ -179,8 +194,7 @@ class Connection:
         more = [Path(folder).expanduser().absolute() for folder in self.server.writable]
         policy = default_policy(root, network=self.server.network, more=more)
         line = wrapped([program, *self.server.args], policy)
-        log = (self._workspace.log_folder / f"mcp-{self.server.name}.log").open("w", encoding="utf-8")
-        errors = stack.enter_context(log)
+        errors = stack.enter_context(self._log.open("w", encoding="utf-8"))
         reaper = stack.enter_context(Reaper())
         reaper.start()
         environment = get_default_environment() | {"PATH": path, **dict(self.server.env), MARK: f"{reaper.mark}.mcp"}

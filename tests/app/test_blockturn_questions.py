@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_what_is_asked_about_a_file_without_text_is_answered_without_the_model(t
     (root / "a.bin").write_bytes(b"\0\1")
     _, answer, _ = play(tmp_path, "What is in a.bin?", say("Bytes."))
     assert answer == "a.bin is a binary file (2 bytes); this model reads text only." or answer == "Bytes."
+
+
+def test_a_file_that_cannot_be_read_or_written_is_said_to_be_so_without_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a.py").write_text("x = 1\n")
+    (tmp_path / "ws" / "a.py").chmod(0o444)
+    model, answer, _ = play(tmp_path, "Set x to 2 in a.py")
+    assert answer == "Nothing was changed: a.py is read-only." and not model.requests
+
+    def denied(*_: object) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pointcode_local.shown_files.read_regular", denied)
+    model, answer, _ = play(tmp_path, "What does a.py do?")
+    assert answer == "a.py cannot be read: Permission denied." and not model.requests
 
 
 def test_a_question_is_answered_from_the_files_that_hold_its_names(tmp_path: Path):

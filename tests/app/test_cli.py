@@ -170,6 +170,12 @@ def test_config_path_names_both_files_and_whether_the_project_is_trusted(
     assert str(home / "config.toml") in shown and "(trusted)" in shown
 
 
+def test_settings_that_cannot_be_written_are_an_error_in_a_line(capsys: pytest.CaptureFixture[str], home: Path):
+    (home / "config.toml.lock").mkdir(parents=True)
+    assert run(["config", "set", "theme", "light"]) == 2
+    assert capsys.readouterr().err == f"pointcode: {home / 'config.toml.lock'}: Is a directory\n"
+
+
 def test_the_help_of_bench_names_every_bench(capsys: pytest.CaptureFixture[str]):
     assert run(["bench", "--help"]) == 0
     seen = capsys.readouterr()

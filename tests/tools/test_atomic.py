@@ -55,6 +55,16 @@ def test_what_an_editor_saves_while_new_files_are_written_is_not_overwritten(
     assert snapshot(tmp_path) == {"b": b"b"} | ({} if how == "removed" else {"a": b"theirs"})
 
 
+def test_a_failure_names_the_file_and_not_the_one_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError) as caught:
+        apply_changes([FileChange(tmp_path / "a", None, b"new")])
+    assert caught.value.filename == str(tmp_path / "a") and snapshot(tmp_path) == {}
+
+
 def no_link(*_: object, **__: object) -> None:
     raise OSError(errno.EPERM, "Operation not permitted")
 

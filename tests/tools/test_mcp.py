@@ -144,6 +144,13 @@ async def test_a_server_that_cannot_start_says_why_and_the_others_work(tmp_path:
         assert "the MCP server 'broken'" in servers.connections[0].state
 
 
+async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
+    program = "import sys; sys.exit('Traceback\\n  no folder docs\\n\\n')"
+    async with Servers(tmp_path) as servers:
+        await servers.open(McpServer("docs", command=sys.executable, args=("-I", "-c", program)))
+        assert servers.connections[0].state.endswith("; it wrote: no folder docs")
+
+
 async def test_a_call_that_takes_too_long_is_an_error_result(tmp_path: Path) -> None:
     async with Servers(tmp_path) as servers:
         await servers.open(stub("hang", timeout_s=0.2))
