@@ -39,11 +39,6 @@ class DeviceMatrix:
         """Matrices in the bank."""
         return self.data.shape[0]
 
-    @property
-    def n_values(self) -> int:
-        """Values without padding."""
-        return self.count * self.rows * self.k
-
     def dense(self, scratch: Scratch) -> torch.Tensor:
         """(count, rows, k) row-major; in `scratch` when packed, valid until the scratch is used again."""
         if not self.packed:
