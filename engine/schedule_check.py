@@ -22,7 +22,7 @@ from .errors import ScheduleError
 from .schedule_fields import check_fields
 from .scheduler import Schedule
 from .task_access import Access, accesses, alike
-from .tasks import TILE_ROWS, ModelPlan, describe
+from .tasks import TILE_ROWS, ModelPlan
 
 
 def check(plan: ModelPlan, schedule: Schedule) -> None:
@@ -57,7 +57,7 @@ def _check_targets(schedule: Schedule) -> None:
             at = int(wrong[0])
             counter = int(counters[at])
             raise ScheduleError(
-                f"{_name(schedule, at)} waits for {int(targets[at])} on counter {counter} "
+                f"{schedule.task_name(at)} waits for {int(targets[at])} on counter {counter} "
                 f"({schedule.wave_names[counter]}), which {int(producers[counter])} tasks signal"
             )
 
@@ -103,7 +103,7 @@ def _clocks(schedule: Schedule) -> NDArray[np.int32]:
         slot = int(np.flatnonzero(arrived[waits[task]] < targets[task])[0])
         counter, target = int(waits[task, slot]), int(targets[task, slot])
         raise ScheduleError(
-            f"cycle: {_name(schedule, task)} on processor {p} waits for {target} on counter {counter} "
+            f"cycle: {schedule.task_name(task)} on processor {p} waits for {target} on counter {counter} "
             f"({schedule.wave_names[counter]}), which can only reach {int(arrived[counter])}"
         )
     return clocks
@@ -162,7 +162,7 @@ def _check_repeats(plan: ModelPlan, schedule: Schedule, touched: Touched) -> Non
             first, second = int(tasks[i]), int(tasks[i + 1])
             if _own(plan, schedule, first) == _own(plan, schedule, second):
                 raise ScheduleError(
-                    f"{_name(schedule, second)} repeats {_name(schedule, first)}: "
+                    f"{schedule.task_name(second)} repeats {schedule.task_name(first)}: "
                     f"counter {int(schedule.tasks['signal'][second])} is signalled twice for one piece of work"
                 )
 
@@ -178,7 +178,7 @@ def _check_writers(schedule: Schedule, what: str, writes: NDArray[np.int64]) -> 
     tasks, lo, hi, _ = _exclusive(writes)
     for i in (lo[1:] < hi[:-1]).nonzero()[0]:
         raise ScheduleError(
-            f"{_name(schedule, int(tasks[i]))} and {_name(schedule, int(tasks[i + 1]))} both write {what} "
+            f"{schedule.task_name(int(tasks[i]))} and {schedule.task_name(int(tasks[i + 1]))} both write {what} "
             f"at cell {int(lo[i + 1])}"
         )
 
@@ -192,7 +192,7 @@ def _check_reads(schedule: Schedule, what: str, use: _Use, clocks: NDArray[np.in
     _check_cover(schedule, what, use)
     for task, writer in _unawaited(use.reads, use.writes, clocks, places):
         raise ScheduleError(
-            f"{_name(schedule, task)} reads {what} without waiting for {_name(schedule, writer)}, which writes it"
+            f"{schedule.task_name(task)} reads {what} without waiting for {schedule.task_name(writer)}, which writes it"
         )
 
 
@@ -208,7 +208,7 @@ def _check_cover(schedule: Schedule, what: str, use: _Use) -> None:
     covered_to = np.where(lo[starts[run]] <= use.reads[1], np.maximum(reach[end], use.reads[1]), use.reads[1])
     for i in ((covered_to < use.reads[2]) & (use.reads[2] > use.reads[1])).nonzero()[0]:
         task, cell = int(use.reads[0, i]), int(covered_to[i])
-        raise ScheduleError(f"{_name(schedule, task)} reads {what} at cell {cell}, which no task writes")
+        raise ScheduleError(f"{schedule.task_name(task)} reads {what} at cell {cell}, which no task writes")
 
 
 def _check_result(plan: ModelPlan, touched: Touched) -> None:
@@ -231,8 +231,8 @@ def _check_overwrite(
     before = np.concatenate([older.reads, older.writes], 1)
     for task, user in _unawaited(writes, before, clocks, places):
         raise ScheduleError(
-            f"{_name(schedule, task)} overwrites {buffer} with v{version} while "
-            f"{_name(schedule, user)} may still use the version before"
+            f"{schedule.task_name(task)} overwrites {buffer} with v{version} while "
+            f"{schedule.task_name(user)} may still use the version before"
         )
 
 
@@ -273,7 +273,3 @@ def _is_new(columns: NDArray[np.int64]) -> NDArray[np.bool_]:
     new = np.ones(columns.shape[1], np.bool_)
     np.any(columns[:, 1:] != columns[:, :-1], axis=0, out=new[1:])
     return new
-
-
-def _name(schedule: Schedule, at: int) -> str:
-    return describe(schedule.tasks[at], schedule.wave_names)

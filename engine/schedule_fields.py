@@ -23,7 +23,6 @@ from .tasks import (
     ModelPlan,
     Opcode,
     TaskFlag,
-    describe,
 )
 
 _MAX_ROWS = 8
@@ -97,10 +96,11 @@ def _check_alike(plan: ModelPlan, schedule: Schedule, group: NDArray[np.int64]) 
     task = TaskView(tasks)
     form = _form(plan, schedule, task)
     if form is None:
-        raise ScheduleError(f"{_name(schedule, group[0])}: layer {task.layer} has no such work")
+        raise ScheduleError(f"{schedule.task_name(group[0])}: layer {task.layer} has no such work")
     if task.flags & ~form.optional != form.flags:
         raise ScheduleError(
-            f"{_name(schedule, group[0])} has flags {task.flags:#x}, not {form.flags:#x} and any of {form.optional:#x}"
+            f"{schedule.task_name(group[0])} has flags {task.flags:#x}, "
+            f"not {form.flags:#x} and any of {form.optional:#x}"
         )
     beyond = (task.first < 0) | (task.count < 1) | (task.first + task.count > form.n_tiles)
     is_one, is_sliced = task.opcode in _ONE_ITEM, _is_sliced_upgate(task)
@@ -119,7 +119,7 @@ def _check_alike(plan: ModelPlan, schedule: Schedule, group: NDArray[np.int64]) 
     for field, wrong in faults.items():
         if np.any(wrong):
             at = int(group[np.flatnonzero(wrong)[0]])
-            raise ScheduleError(f"{_name(schedule, at)}: {field} is none that this opcode can have here")
+            raise ScheduleError(f"{schedule.task_name(at)}: {field} is none that this opcode can have here")
 
 
 def _is_sliced_upgate(task: TaskView) -> bool:
@@ -229,10 +229,6 @@ def _check_queues(schedule: Schedule) -> None:
         other = works.setdefault(work[:2], queue)
         if known != work or other != queue:
             raise ScheduleError(
-                f"{_name(schedule, at)} claims from queue {queue}, {_name(schedule, first)} from {other}: "
+                f"{schedule.task_name(at)} claims from queue {queue}, {schedule.task_name(first)} from {other}: "
                 "the queue of a wave is for its own items, all of them alike"
             )
-
-
-def _name(schedule: Schedule, at: int | np.int64) -> str:
-    return describe(schedule.tasks[at], schedule.wave_names)

@@ -25,6 +25,7 @@ from .tasks import (
     Tasks,
     Wave,
     claimer_tasks,
+    describe,
     gemm_tasks,
     joined,
     row_tasks,
@@ -59,6 +60,10 @@ class Schedule:
     n_counters: int
     n_queues: int
     wave_names: tuple[str, ...]
+
+    def task_name(self, at: int | np.int64) -> str:
+        """The name of task `at` in messages."""
+        return describe(self.tasks[at], self.wave_names)
 
 
 def build(

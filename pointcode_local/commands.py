@@ -25,6 +25,7 @@ from pointcode_local.records import to_line, to_record
 from pointcode_local.render import plain
 from pointcode_local.session import SessionError, SessionStore
 from pointcode_local.settings_help import MEANINGS
+from pointcode_local.surrogates import without_surrogates
 from pointcode_local.trace_file import note_trace
 
 BENCHES = ("decode", "prefill", "serve", "schedule", "turn", "drafts")
@@ -40,7 +41,7 @@ BENCH_HELP = """Measure this machine; `pointcode bench NAME --help` tells the op
 
 def _say(text: str) -> None:
     """A line of standard output. On a terminal nothing in it acts: it may hold what a model or a file said."""
-    shown = plain(text) if sys.stdout.isatty() else text.encode("utf-8", "replace").decode()
+    shown = plain(text) if sys.stdout.isatty() else without_surrogates(text)
     sys.stdout.write(shown + "\n")
 
 

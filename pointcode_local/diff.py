@@ -35,12 +35,6 @@ class DiffRow:
 Pair = tuple[DiffRow | None, DiffRow | None]
 
 
-def _lines(text: str | None) -> list[str]:
-    """Lines with their line ends, so that a missing final newline is a difference."""
-    *whole, rest = (text or "").split("\n")
-    return [f"{line}\n" for line in whole] + ([rest] if rest else [])
-
-
 def _shown(line: str) -> str:
     end = "" if line.endswith("\n") else " (no newline at end)"
     return expand_tabs(plain(shortened(line.removesuffix("\n"), _MAX_SHOWN_LINE))) + end
@@ -108,7 +102,7 @@ def _changed(old: list[str], new: list[str], old_at: int, new_at: int) -> Iterat
 
 def diff_rows(diff: FileDiff, context: int = 3) -> list[DiffRow]:
     """The diff in unified order; runs of more than `2 * context` equal lines become one "gap" row."""
-    old, new = _lines(diff.before), _lines(diff.after)
+    old, new = diff.lines
     rows: list[DiffRow] = []
     codes = list(_opcodes(old, new))
     for n, (tag, i1, i2, j1, j2) in enumerate(codes):
@@ -132,7 +126,7 @@ def change_counts(diffs: tuple[FileDiff, ...]) -> tuple[int, int]:
     """(added, removed) lines of all `diffs`."""
     added = removed = 0
     for diff in diffs:
-        for tag, i1, i2, j1, j2 in _opcodes(_lines(diff.before), _lines(diff.after)):
+        for tag, i1, i2, j1, j2 in _opcodes(*diff.lines):
             if tag != "equal":
                 removed += i2 - i1
                 added += j2 - j1

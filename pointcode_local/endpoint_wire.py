@@ -9,6 +9,7 @@ from typing import Any
 
 from pointcode_local.arguments import ArgumentError, parse_arguments
 from pointcode_local.engine.types import ChatRequest, Message, SamplingParams, ToolSpec
+from pointcode_local.surrogates import without_surrogates
 
 
 def request_body(request: ChatRequest, model: str, *, is_own: bool, thoughts_as: str = "") -> bytes:
@@ -36,21 +37,16 @@ def request_body(request: ChatRequest, model: str, *, is_own: bool, thoughts_as:
     if request.sampling is not None:
         body.update(_wire_sampling(request.sampling, is_own=is_own))
     if is_own and request.reply_prefix:
-        body["reply_prefix"] = _clean(request.reply_prefix)
+        body["reply_prefix"] = without_surrogates(request.reply_prefix)
     if is_own and request.reply_pattern:
         body["reply_pattern"] = request.reply_pattern
     return json.dumps(body).encode()
 
 
-def _clean(text: str) -> str:
-    """Without lone surrogates, which no server accepts."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _wire_message(message: Message, thoughts_as: str) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": _clean(message.content)}
+    wire: dict[str, Any] = {"role": message.role, "content": without_surrogates(message.content)}
     if thoughts_as and message.reasoning:
-        wire[thoughts_as] = _clean(message.reasoning)
+        wire[thoughts_as] = without_surrogates(message.reasoning)
     if message.tool_calls:
         wire["tool_calls"] = [
             {
@@ -75,7 +71,7 @@ def _wire_arguments(written: str) -> str:
     try:
         value = json.loads(written)
         if isinstance(value, dict):
-            return _clean(written)
+            return without_surrogates(written)
     except (ValueError, RecursionError):
         pass
     try:

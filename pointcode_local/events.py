@@ -122,6 +122,16 @@ class FileDiff:
     before: str | None
     after: str | None
 
+    @property
+    def lines(self) -> tuple[list[str], list[str]]:
+        """The lines before and after with their ends, so that a missing final newline is a difference."""
+        return _whole_lines(self.before or ""), _whole_lines(self.after or "")
+
+
+def _whole_lines(text: str) -> list[str]:
+    *whole, rest = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])
+
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished:

@@ -5,13 +5,11 @@ Formats: `text` (the answer alone), `json` (one object), `stream-json` (one even
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -28,6 +26,7 @@ from pointcode_local.events import (
 )
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_DENIED, EXIT_DONE, EXIT_ERROR, EXIT_LIMIT, EXIT_TEMPORARY
 from pointcode_local.records import to_line, to_record
+from pointcode_local.signals import on_signals
 from pointcode_local.waiting import StderrLines
 
 _ENDS = ("[exit code ", "[ended by signal ", "[timed out ")  # of the tool `shell`
@@ -210,8 +209,7 @@ async def run_headless(
 ) -> int:
     """Play `prompt` and print; returns the exit code. SIGINT, SIGTERM and a reader that goes away cancel the turn."""
     report = Report(session_id, time.monotonic())
-    restore = _cancel_on_signals(agent)
-    try:
+    with on_signals(agent.cancel):
         async with aclosing(agent.run(prompt)) as events:
             async for event in events:
                 report.take(event)
@@ -221,8 +219,6 @@ async def run_headless(
                     told.line(printable(line))
                 if output_format == "stream-json" and not output.write(to_line(to_record(event))):
                     agent.cancel()
-    finally:
-        restore()
     told.wait("")
     end = report.end
     if end is not None and end.outcome not in ("done", "error"):  # an error was told when it happened
@@ -244,23 +240,6 @@ async def run_headless(
 def _hint(outcome: Outcome) -> str:
     hints = {"denied": "a needed permission was not given (see --permission-mode)", "cancelled": "stopped by a signal"}
     return hints.get(outcome, "the turn ended early")
-
-
-def _cancel_on_signals(agent: AgentLike) -> Callable[[], None]:
-    """Cancel on SIGINT, SIGTERM and SIGHUP while the turn runs; returns what undoes it."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    added: list[signal.Signals] = []
-    for number in numbers:
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-            loop.add_signal_handler(number, agent.cancel)
-            added.append(number)
-
-    def restore() -> None:
-        for number in added:
-            loop.remove_signal_handler(number)
-
-    return restore
 
 
 def read_prompt(argument: str) -> str:

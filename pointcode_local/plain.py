@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from pointcode_local.complete import (
@@ -33,6 +33,7 @@ from pointcode_local.jobs import jobs_command
 from pointcode_local.lineprint import LinePrinter
 from pointcode_local.lines import PLAIN_COMMANDS, LineSource, PipedLines, TerminalLines
 from pointcode_local.render import one_line, plain, short_bytes
+from pointcode_local.signals import on_signals
 from pointcode_local.status import status_text
 from pointcode_local.usershell import note_for_model, run_user_shell
 
@@ -118,7 +119,7 @@ class PlainFrontEnd:
 
     async def _play(self, stream: AsyncIterator[AgentEvent]) -> None:
         """Print a stream to its end. Ctrl-C stops the turn, whose stream then ends by itself."""
-        with _on_interrupt(self._stop):
+        with on_signals(self._stop, (signal.SIGINT,)):
             try:
                 async for event in stream:
                     try:
@@ -275,21 +276,6 @@ def _is_permission_answer(ask: PermissionAsked, *, offers_edits: bool) -> Callab
     words = {"y", "yes", "n", "no"} | ({"a", "always"} if ask.rule else set[str]()) | ({"e"} if offers_edits else set())
     words |= {"s", "session"} if ask.offers_session else set()
     return lambda text: text.lower() in words
-
-
-@contextlib.contextmanager
-def _on_interrupt(stop: Callable[[], None]) -> Generator[None]:
-    """SIGINT calls `stop` instead of ending the program."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGINT, stop)
-    except (NotImplementedError, ValueError, RuntimeError):  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
 
 
 def run_plain(host: Host, *, prompt: str = "", history_path: Path | None = None, vi_keys: bool = False) -> int:

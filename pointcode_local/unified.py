@@ -47,10 +47,5 @@ def unified_diff(diff: FileDiff) -> str:
     target = "/dev/null" if diff.after is None else f"b/{diff.path}"
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(_lines(diff.before), _lines(diff.after), source, target)
+        for line in difflib.unified_diff(*diff.lines, source, target)
     )
-
-
-def _lines(text: str | None) -> list[str]:
-    *whole, rest = (text or "").split("\n")
-    return [f"{line}\n" for line in whole] + ([rest] if rest else [])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import sys
-from collections.abc import Callable
 from typing import Any, cast
 
 from pointcode_local.exits import EXIT_CANCELLED, EXIT_DONE, EXIT_ERROR, UsageError
 from pointcode_local.frontend import Hosts
+from pointcode_local.signals import on_signals
 
 LAST_ANSWERS_S = 5.0  # how long requests that came before the end may take to be answered
 HINT = "pointcode acp talks to an editor, not to people: the README shows how to set one up"
@@ -50,15 +48,14 @@ async def _serve(hosts: Hosts, fd_in: int, fd_out: int) -> int:
     # The SDK counts session/close and resume among the unstable methods; the protocol does not. Its `Agent` has a
     # `fork_session` that the protocol does not know yet: hence the cast.
     connection = AgentSideConnection(cast("Any", agent), wire, listening=False, use_unstable_protocol=True)
-    restore = _stop_on_signals(wire.stop)
     try:
-        await connection.listen()
-        await agent.close()
-        if wire.end != "output":
-            await wire.settle(LAST_ANSWERS_S)
-        await agent.close()  # what requests opened that came just before the end
+        with on_signals(wire.stop):
+            await connection.listen()
+            await agent.close()
+            if wire.end != "output":
+                await wire.settle(LAST_ANSWERS_S)
+            await agent.close()  # what requests opened that came just before the end
     finally:
-        restore()
         await connection.close()
         is_free = await hosts.close()
     code = {"stopped": EXIT_CANCELLED, "output": EXIT_ERROR}.get(wire.end, EXIT_DONE)
@@ -66,19 +63,3 @@ async def _serve(hosts: Hosts, fd_in: int, fd_out: int) -> int:
         logging.shutdown()
         os._exit(code)
     return code
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """End on SIGINT, SIGTERM and SIGHUP; returns what undoes it."""
-    loop = asyncio.get_running_loop()
-    added: list[signal.Signals] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-            loop.add_signal_handler(number, stop)
-            added.append(number)
-
-    def restore() -> None:
-        for number in added:
-            loop.remove_signal_handler(number)
-
-    return restore

@@ -17,6 +17,7 @@ from acp.schema import (
 )
 
 from pointcode_local.complete import mention
+from pointcode_local.surrogates import without_surrogates
 
 Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 
@@ -58,7 +59,7 @@ def read_prompt(blocks: Sequence[Block], cwd: Path, unsaved: Mapping[str, str] |
     for block in blocks:
         match block:
             case TextContentBlock():
-                parts.append(clean(block.text))
+                parts.append(without_surrogates(block.text))
             case ResourceContentBlock() if unsaved and block.uri in unsaved:
                 name = name_of(block.uri, cwd)
                 attachments.append(_shown(name, unsaved[block.uri]))
@@ -75,11 +76,6 @@ def read_prompt(blocks: Sequence[Block], cwd: Path, unsaved: Mapping[str, str] |
     if not text.strip():
         raise PromptError("the prompt is empty")
     return Prompt(text, tuple(attachments), tuple(blocks))
-
-
-def clean(text: str) -> str:
-    """Without lone surrogates, which no tokenizer and no file takes."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -102,15 +98,15 @@ def path_of(uri: str) -> Path | None:
 
 def name_of(uri: str, cwd: Path) -> str:
     """How to call a resource: relative inside the folder, else as it is."""
-    path = path_of(clean(uri))
+    path = path_of(without_surrogates(uri))
     if path is None:
-        return clean(uri)
+        return without_surrogates(uri)
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
 
 
 def _link(block: ResourceContentBlock, cwd: Path) -> str:
     if path_of(block.uri) is None:
-        return f"[{clean(block.title or block.name)}]({clean(block.uri)})"
+        return f"[{without_surrogates(block.title or block.name)}]({without_surrogates(block.uri)})"
     return mention(name_of(block.uri, cwd))
 
 
@@ -122,7 +118,7 @@ def _embedded(block: EmbeddedResourceContentBlock, cwd: Path) -> Attachment:
 
 
 def _shown(name: str, text: str) -> Attachment:
-    return Attachment(name, f"[contents of {name}, as the editor shows it]\n{clean(text)}")
+    return Attachment(name, f"[contents of {name}, as the editor shows it]\n{without_surrogates(text)}")
 
 
 def _mentioned_by_name(name: str, parts: Sequence[str]) -> str:
