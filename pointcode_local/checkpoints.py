@@ -21,8 +21,10 @@ from typing import Any, Literal, cast, get_args
 from pointcode_local.file_state import (
     FileState,
     digest,
+    is_hollow,
     is_link_mode,
     make_link,
+    remove_hollow,
     remove_link,
     set_mode,
     state_at,
@@ -241,7 +243,7 @@ class Checkpoints:
     def _step(self, move: _Move) -> _Step | None:
         """What a move does now; None when somebody changed the file since."""
         try:
-            present = state_at(move.path)
+            present = None if is_hollow(move.path) else state_at(move.path)
             then = FileState((self.folder / move.then).read_bytes(), move.mode) if move.then else None
         except OSError:
             return None
@@ -311,6 +313,8 @@ def _make(steps: Sequence[_Step]) -> None:
     away: list[_Step] = []
     try:
         for step in steps:
+            if step.then is not None and is_hollow(step.path):
+                remove_hollow(step.path)
             if step.present is not None and step.present.is_link:
                 remove_link(step.path)
                 away.append(step)

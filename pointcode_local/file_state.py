@@ -12,6 +12,7 @@ from pathlib import Path
 from pointcode_local.tools.folders import open_folder
 from pointcode_local.tools.regular import MAX_CHANGED_BYTES
 
+MAX_HOLLOW = 1000  # empty folders that are looked through
 LINK_MODE = stat.S_IFLNK | 0o777
 
 
@@ -55,6 +56,22 @@ def state_at(path: Path) -> FileState | None:
             return FileState(folder.read(path.name) or b"", stat.S_IMODE(info.st_mode))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def is_hollow(path: Path) -> bool:
+    """Is it a folder with nothing in it but such folders?"""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    for n_folders, (where, folders, files) in enumerate(os.walk(path)):
+        if files or n_folders >= MAX_HOLLOW or any(Path(where, folder).is_symlink() for folder in folders):
+            return False
+    return True
+
+
+def remove_hollow(path: Path) -> None:
+    """Take such a folder away; raises OSError when something is in it by now."""
+    for where, _, _ in os.walk(path, topdown=False):
+        Path(where).rmdir()
 
 
 def remove_link(path: Path) -> None:
