@@ -58,7 +58,7 @@ class EditorSession:
         self.id = host.open_session()
         self._agent: AgentLike | None = None
         self._opening: asyncio.Task[AgentLike] | None = None
-        self._news: asyncio.Queue[Progress | None] = asyncio.Queue()
+        self._news: asyncio.Queue[Progress | asyncio.Task[AgentLike]] = asyncio.Queue()  # a task: it has ended
         self._last_progress = ("", -1.0)
         self._told: set[str] = set()
         self._wanted_mode: Mode | None = None
@@ -106,8 +106,10 @@ class EditorSession:
         """The agent; while it opens, the person reads how far that is. Raises HostError."""
         opening = self.open()
         if not opening.done():
-            opening.add_done_callback(lambda _: self._news.put_nowait(None))
-            while (progress := await self._news.get()) is not None:
+            opening.add_done_callback(self._news.put_nowait)
+            while (progress := await self._news.get()) is not opening:
+                if isinstance(progress, asyncio.Task):
+                    continue  # an earlier one, whose end no prompt had waited for
                 part = f": {progress.done / progress.total:.0%}" if progress.total else ""
                 self._told.add(progress.text)
                 await self._tell(self._translator.thought(f"({progress.text}{part})\n"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pointcode_local.config import Settings
+from pointcode_local.engine.errors import ModelError
 from pointcode_local.frontend import Progress
 from pointcode_local.hosts import ModelPool
 from tests.app.acp.kit import EditorKit, permitting
@@ -69,6 +70,43 @@ async def test_a_prompt_is_cancelled_while_the_model_still_loads(tmp_path: Path)
         assert (await running)["result"]["stopReason"] == "cancelled"
         ready.set()
         assert await editor.prompt(session) == "end_turn" and editor.said() == "Now."
+
+
+async def test_after_a_cancelled_prompt_and_a_failure_the_next_one_sees_the_model_load_and_leaves_it_loading(
+    tmp_path: Path,
+):
+    """The end of the first loading, which no prompt waits for any more, is not taken for the end of the second."""
+    gates = [asyncio.Event(), asyncio.Event()]
+    begun: list[int] = []
+    async with EditorKit(tmp_path) as editor:
+
+        async def slow(settings: Any, places: Any, on_progress: Any) -> ScriptedModel:
+            n = len(begun)
+            begun.append(n)
+            on_progress(Progress(f"loading {n}", 0, 0))
+            await gates[n].wait()
+            if n == 0:
+                raise ModelError("the disk is gone")
+            return ScriptedModel(say("Now."))
+
+        editor.use(slow)
+        session = await editor.new()
+        running = editor.begin(session)
+        await editor.until(lambda: editor.updates("agent_thought_chunk"))
+        editor.notify("session/cancel", sessionId=session)
+        assert (await running)["result"]["stopReason"] == "cancelled"
+        gates[0].set()
+        opening = editor.agent._sessions[session].open()
+        await asyncio.wait([opening])
+        running = editor.begin(session)
+        await editor.until(
+            lambda: "(loading 1)\n" in [u["content"]["text"] for u in editor.updates("agent_thought_chunk")]
+        )
+        editor.notify("session/cancel", sessionId=session)
+        assert (await running)["result"]["stopReason"] == "cancelled"
+        gates[1].set()
+        assert await editor.prompt(session) == "end_turn" and editor.said() == "Now."
+        assert begun == [0, 1]
 
 
 async def test_options_hold_mode_and_model_and_can_be_set(tmp_path: Path):
