@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
+from textual.theme import Theme
 
 from pointcode_local.diff import change_counts, diff_rows, side_by_side
 from pointcode_local.events import FileDiff
@@ -28,6 +29,7 @@ from pointcode_local.render import (
     tail_lines,
 )
 from pointcode_local.tui.diffview import DiffView
+from pointcode_local.tui.theme import DARK, LIGHT, choose_theme
 
 NASTY = st.text(st.sampled_from("ab \n\t\r\x1b\x07\x9b\u202e\u200b\u200d\ufe0f\u2028é漢👩💻\ud800\u0301"), max_size=30)
 
@@ -202,3 +204,17 @@ async def test_a_wide_screen_shows_a_new_file_in_one_column_and_a_changed_one_in
     async with app.run_test(size=(160, 10)):
         line = app.query_one(DiffView).render_line(0).text
         assert line.index("a = 1") < 20 if before is None else line.index("b = 2") < 20 < 80 < line.index("a = 1")
+
+
+@pytest.mark.parametrize(
+    ("colours", "theme"), [("0;15", LIGHT), ("0;default;7", LIGHT), ("15;0", DARK), ("", DARK), ("7", LIGHT)]
+)
+def test_the_theme_follows_the_terminals_background(
+    monkeypatch: pytest.MonkeyPatch, colours: str, theme: Theme
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORFGBG", colours)
+    assert choose_theme() == theme.name
+    assert choose_theme("dark") == DARK.name
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert choose_theme() == choose_theme("light") == "ansi-dark"

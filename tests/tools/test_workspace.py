@@ -120,6 +120,8 @@ def test_names_of_secrets(name: str) -> None:
         ".env.dist",
         "env.py",
         "environment",
+        "environ",
+        "/proc/meminfo",
         "id_rsa.pub",
         "known_hosts",
         "secret_santa.py",
