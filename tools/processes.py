@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .reaper import Reaper
-from .reaper_exec import MARK, marked
+from .reaper_exec import MARK, family, marked, started
 
 READ_BYTES = 65536
 LAST_OUTPUT_S = 0.2  # how long output may still come after the shell has exited
@@ -43,6 +43,7 @@ class Process:
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self._ended: asyncio.Event = asyncio.Event()  # the pipe is at its end
         self._heard = asyncio.Event()
+        self._family: dict[int, int] = {}  # descendants that were seen, and when each was started
         os.set_blocking(reader, False)
         self._loop.add_reader(reader, self._read)
         threading.Thread(target=self._wait, name=f"wait-{popen.pid}", daemon=True).start()
@@ -108,17 +109,35 @@ class Process:
         self._close_pipe()
 
     def kill_now(self) -> None:
-        """End the group without waiting (at exit); what has left it is found by the mark of all."""
+        """End the group and the family without waiting (at exit); what has left both is found by the mark of all."""
+        self._find_family()
         self._send_group(signal.SIGKILL)
+        self._send_family(signal.SIGKILL)
         self._close_pipe()
 
     def _send(self, number: signal.Signals) -> bool:
-        """Signal the group and the marked; was there anything to signal?"""
+        """Signal the group, the family and the marked; was there anything to signal?"""
+        self._find_family()
         found = self._send_group(number)
+        found = self._send_family(number) or found
         for pid in marked(f"{self._mark}\0"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
                 found = True
+        return found
+
+    def _find_family(self) -> None:
+        """Look before anything ends: who loses its parent cannot be found by it any more."""
+        known = [pid for pid, since in self._family.items() if started(pid) == since]
+        self._family |= family(known if self.exited.done() else [self.pid, *known])
+
+    def _send_family(self, number: signal.Signals) -> bool:
+        found = False
+        for pid, since in self._family.items():
+            if started(pid) == since:  # and not somebody else by now
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+                    found = True
         return found
 
     def _send_group(self, number: signal.Signals) -> bool:

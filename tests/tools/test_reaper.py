@@ -24,7 +24,8 @@ from .tool_kit import Bench
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="waits for processes that are no children, and finds marks in /proc: Linux"
 )
-LEAVES = "setsid sh -c 'echo $$; exec sleep 600' & setsid -f sh -c 'echo $$; exec sleep 600'; echo $$; exec sleep 600"
+STAYS = "sh -c 'echo $$; exec sleep 600'"
+LEAVES = f"setsid {STAYS} & setsid -f {STAYS}; env -i PATH=$PATH setsid {STAYS} & echo $$; exec sleep 600"
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -60,8 +61,8 @@ def reaper() -> Iterator[Reaper]:
 @pytest.mark.parametrize(
     ("how", "command", "n_told"),
     [
-        ("by_the_model(False)", LEAVES, 3),
-        ("by_the_model(True)", LEAVES, 3),
+        ("by_the_model(False)", LEAVES, 4),
+        ("by_the_model(True)", LEAVES, 4),
         ("by_the_person()", "sleep 600 & echo $!; echo $$; exec sleep 600", 2),
     ],
 )

@@ -91,6 +91,25 @@ def test_cancelling_ends_everything_the_command_started(bench: Bench) -> None:
     assert "partial\n" in bench.heard and is_still(bench.root / "beat")
 
 
+AWAY = f"env -i $(command -v setsid) $(command -v sh) -c '{UNTIL_KILLED}'"
+
+
+def test_a_timeout_ends_what_left_both_the_group_and_its_environment(bench: Bench) -> None:
+    bench.refused("shell", command=f"export PATH; {AWAY} & sleep 60", timeout_s=1)
+    assert (bench.root / "beat").exists() and is_still(bench.root / "beat")
+
+
+def test_the_end_of_the_session_ends_it_too(bench: Bench) -> None:
+    async def main() -> None:
+        await bench.acall("shell", command=f"{AWAY} & sleep 60", background=True)
+        while not (bench.root / "beat").exists():  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(0.005)
+        bench.box.close()
+
+    asyncio.run(main())
+    assert is_still(bench.root / "beat")
+
+
 def test_a_background_job_is_started_asked_and_killed(bench: Bench) -> None:
     async def main() -> None:
         started = await bench.acall("shell", command=f"echo hello; {UNTIL_KILLED}", background=True)
