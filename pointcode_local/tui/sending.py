@@ -60,6 +60,7 @@ class Sending:
         if not text.startswith("!") or not text[1:].strip():
             self.send_prompt(text, steer=steer)
         elif not self._turns.start_user_shell(text[1:].strip(), self._host.info.cwd):
+            self._app.put_back([text])
             self._app.notify("A command of yours is still running; esc stops it.", markup=False)
 
     def send_prompt(self, text: str, *, steer: bool = False) -> None:

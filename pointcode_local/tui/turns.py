@@ -49,7 +49,8 @@ class Turns:
             return False
         self._n_user_shells += 1
         stream = run_user_shell(command, cwd, f"user-shell-{self._n_user_shells}")
-        self._user_shell = asyncio.create_task(self._play_user_shell(stream))
+        self._user_shell = asyncio.create_task(self._consume(self._noted(stream)))
+        self._user_shell.add_done_callback(self._user_shell_ended)  # also of one that was stopped before it began
         return True
 
     def send(self, command: Command) -> None:
@@ -85,12 +86,9 @@ class Turns:
         self._tell(agent)
         self._feed.wake()
 
-    async def _play_user_shell(self, stream: AsyncIterator[AgentEvent]) -> None:
-        try:
-            await self._consume(self._noted(stream))
-        finally:
-            self._user_shell = None
-            self._feed.wake()
+    def _user_shell_ended(self, _: asyncio.Task[None]) -> None:
+        self._user_shell = None
+        self._feed.wake()
 
     async def _noted(self, stream: AsyncIterator[AgentEvent]) -> AsyncIterator[AgentEvent]:
         """The same events; the model learns of the command's end, though not in the middle of a turn."""

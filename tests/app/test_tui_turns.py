@@ -299,6 +299,17 @@ async def test_ctrl_t_unfolds_the_plan() -> None:
         assert "○ Run the tests" in screen_text(app)
 
 
+async def test_a_command_of_the_person_that_must_wait_for_another_stays_in_the_field(tmp_path: Path) -> None:
+    app = make_app(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path))
+    async with app.run_test() as pilot:
+        await settle(app, pilot)
+        app.submit("!sleep 600")
+        app.submit("!echo two")
+        assert composer_text(app) == "!echo two"
+        app.action_stop()
+        await wait_for(app, pilot, lambda: not app._turns.in_user_shell)
+
+
 async def test_a_command_of_the_person_runs_and_the_model_hears_of_it(tmp_path: Path) -> None:
     app = make_app(host=ScriptedHost(ScriptedAgent(), cwd=tmp_path))
     async with app.run_test() as pilot:
