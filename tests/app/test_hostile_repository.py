@@ -13,7 +13,7 @@ import pytest
 
 from pointcode_local.tools.regular import read_regular
 from tests.app.forked import ForkedProgram
-from tests.app.openai_server import Reply
+from tests.app.openai_server import Reply, tool
 from tests.app.program import Program
 
 SECRET = "outside-Zq7-secret"
@@ -71,10 +71,6 @@ def no_utf8(path: Path, outside: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00\x1b[2J\x9b\xc3(" * 40)
 
 
-def call(name: str, **arguments: object) -> Reply:
-    return Reply(calls=((name, json.dumps(arguments)),))
-
-
 KINDS: tuple[Callable[[Path, Path], None], ...] = (
     *(pipe, unix_socket, folder, endless_device, link_outside, link_to_itself, link_upwards, huge, unreadable, no_utf8),
 )
@@ -102,12 +98,12 @@ def test_whatever_lies_where_files_are_read_unasked_a_prompt_is_answered(
 ) -> None:
     lay(program, READ_UNASKED, kind)
     calls = (
-        call("list", depth=3),
-        call("grep", pattern="needle3"),
-        call("glob", pattern="**/*.py"),
-        call("read", path="a.py"),
-        call("outline", path="a.py"),
-        call("write", path="a.py", content="x\n"),
+        tool("list", depth=3),
+        tool("grep", pattern="needle3"),
+        tool("glob", pattern="**/*.py"),
+        tool("read", path="a.py"),
+        tool("outline", path="a.py"),
+        tool("write", path="a.py", content="x\n"),
     )
     result, done, server = program.ask(*calls, Reply("done"), prompt="Look at @note.md, @sub and @.")
     assert result["result"] == "done" and done.returncode in (0, 3), done.stderr  # 3: it leads outside
@@ -141,10 +137,10 @@ def test_names_of_files_cannot_work_on_a_terminal_or_look_like_several(program: 
     for name in names:
         Path(os.fsdecode(os.fsencode(program.ws) + b"/" + name)).write_bytes(b"def needle(): pass\n")
     calls = [
-        call("list"),
-        call("glob", pattern="**/*"),
-        call("grep", pattern="needle"),
-        call("shell", command="ls"),
+        tool("list"),
+        tool("glob", pattern="**/*"),
+        tool("grep", pattern="needle"),
+        tool("shell", command="ls"),
     ]
     result, done, server = program.ask(*calls, Reply("done"), prompt="See @.")
     assert result["result"] == "done", done.stderr

@@ -27,6 +27,13 @@ def hooked(files: ModelFiles, hook: Hook) -> Callable[[EngineParts], EngineParts
     return change
 
 
+def broken_backend(files: ModelFiles, parts: EngineParts) -> _native.CpuBackend:
+    """A real backend whose last task waits for a signal that never comes; one token makes it time out."""
+    schedules = cpu_schedules(files.config, 1, 1)
+    schedules[0].tasks["wait_target"][-1, 0] += 1
+    return cpu_backend(files.weights, parts.kv, schedules, wait_limit_ms=20)
+
+
 def _backend(files: ModelFiles, parts: EngineParts, hook: Hook) -> _native.LogitsBackend:
     cpu = cpu_backend(files.weights, parts.kv, cpu_schedules(files.config, 1))
     tables: list[tuple[Any, Any]] = []

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pointcode_local.engine import _native
-from pointcode_local.engine.assembly import assemble, cpu_backend, cpu_schedules
+from pointcode_local.engine.assembly import assemble
 from pointcode_local.engine.constrain import GrammarFactory
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.engine import Engine
@@ -28,6 +27,7 @@ from pointcode_local.engine.types import (
 )
 
 from .engines import OPTIONS, collect, next_of, opened, prompt, until
+from .hooked import broken_backend
 from .tiny_models import make_tiny
 
 
@@ -104,13 +104,6 @@ def test_a_failing_backend_ends_its_requests_and_is_rebuilt(files: ModelFiles) -
     asyncio.run(main(engine))
     engine.close()
     engine.check()
-
-
-def broken_backend(files: ModelFiles, parts: EngineParts) -> _native.CpuBackend:
-    """A real backend whose last task waits for a signal that never comes; one token makes it time out."""
-    schedules = cpu_schedules(files.config, 1, 1)
-    schedules[0].tasks["wait_target"][-1, 0] += 1
-    return cpu_backend(files.weights, parts.kv, schedules, wait_limit_ms=20)
 
 
 def test_a_backend_that_cannot_be_rebuilt_ends_the_engine_with_its_error(files: ModelFiles) -> None:

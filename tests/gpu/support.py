@@ -28,6 +28,7 @@ from pointcode_local.engine.weights import ModelWeights, open_weights
 from ..engine.tiny_models import make_tiny
 
 CONTEXT = 2048
+WINDOW = 70
 
 
 def gpu_problem() -> str:

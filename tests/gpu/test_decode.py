@@ -13,14 +13,9 @@ from pointcode_local.engine._native import RowStatus
 from pointcode_local.engine.scheduler import ORDER_NAMES, ORDERS
 from pointcode_local.engine.weights import ModelWeights
 
-from .support import Bed, decode, needs_gpu, prompt_of, soak, tiny_weights
+from .support import Bed, decode, needs_gpu, prompt_of, soak
 
 pytestmark = needs_gpu
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
-    return tiny_weights(tmp_path_factory.mktemp("tiny"), sliding_window=70)
 
 
 @pytest.fixture(scope="module", params=ORDER_NAMES)

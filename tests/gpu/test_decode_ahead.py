@@ -14,14 +14,9 @@ from pointcode_local.engine.scheduler import ORDER_NAMES
 from pointcode_local.engine.weights import ModelWeights
 
 from ..engine.desks import KINDS, VOCAB, Desk, answer_queries, watched
-from .support import Bed, needs_gpu, prompt_of, tiny_weights
+from .support import Bed, needs_gpu, prompt_of
 
 pytestmark = needs_gpu
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
-    return tiny_weights(tmp_path_factory.mktemp("tiny"), sliding_window=70)
 
 
 @pytest.fixture(scope="module")

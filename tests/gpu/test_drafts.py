@@ -22,17 +22,11 @@ from pointcode_local.engine.kv_cache import FULL, PAGE_TOKENS, SLIDING, Sequence
 from pointcode_local.engine.weights import ModelWeights
 
 from ..engine.desks import Desk
-from .support import Bed, decode, needs_gpu, prompt_of, tiny_weights
+from .support import WINDOW, Bed, decode, needs_gpu, prompt_of
 
 pytestmark = needs_gpu
-WINDOW = 70
 LONG = 8192 + 2 * PAGE_TOKENS
 Logits = NDArray[np.float32]
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
-    return tiny_weights(tmp_path_factory.mktemp("tiny"), sliding_window=WINDOW)
 
 
 @pytest.fixture(scope="module", params=["lean", "shipped"])

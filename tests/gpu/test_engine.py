@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .support import needs_gpu
+from .support import WINDOW, needs_gpu
 
 pytestmark = needs_gpu
 pytest.importorskip("llguidance", reason="the engine's grammars need llguidance")
@@ -27,7 +27,7 @@ from ..engine.tiny_models import make_tiny  # noqa: E402
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return open_model(
-        make_tiny("cohere2_moe", tmp_path_factory.mktemp("tiny"), dtype=torch.bfloat16, sliding_window=70)
+        make_tiny("cohere2_moe", tmp_path_factory.mktemp("tiny"), dtype=torch.bfloat16, sliding_window=WINDOW)
     )
 
 

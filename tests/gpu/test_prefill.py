@@ -16,15 +16,10 @@ from pointcode_local.engine.models.reference import TorchModel, full_logits
 from pointcode_local.engine.plans import kv_geometry
 from pointcode_local.engine.weights import ModelWeights
 
-from .support import needs_gpu, prompt_of, tiny_weights
+from .support import needs_gpu, prompt_of
 
 pytestmark = needs_gpu
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> ModelWeights:
-    return tiny_weights(tmp_path_factory.mktemp("tiny"), sliding_window=70)
 
 
 def close(ours: torch.Tensor, wanted: torch.Tensor, relative: float = 1e-2) -> bool:

@@ -17,9 +17,10 @@ from pointcode_local.engine.weights import ModelWeights, open_weights
 from tests.engine.tiny_models import make_tiny
 
 from .host_build import compiler
-from .host_kernel import HostKernel, build
+from .host_kernel import HostKernel
 from .kernel import Row
 from .test_megakernel import WINDOW, prompt_of, release, started
+from .test_megakernel import library as library
 from .test_megakernel import weights as weights
 
 pytestmark = [
@@ -27,11 +28,6 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 Logits = NDArray[np.float32]
-
-
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    return build()
 
 
 @pytest.fixture(scope="module", params=["lean", "shipped"])

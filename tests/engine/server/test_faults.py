@@ -17,7 +17,6 @@ import httpx
 import numpy as np
 import pytest
 
-from pointcode_local.engine.assembly import cpu_backend, cpu_schedules
 from pointcode_local.engine.chat_model import LocalChatModel
 from pointcode_local.engine.control import ControlLimits
 from pointcode_local.engine.http.state import Served, ServerLimits, ServerOptions
@@ -27,7 +26,7 @@ from pointcode_local.engine.server import create_app, run_server
 from pointcode_local.engine.sockets import listen_tcp
 
 from ..engines import until
-from ..hooked import Hook, hooked
+from ..hooked import Hook, broken_backend, hooked
 from ..tiny_models import make_tiny
 from .kit import OPTIONS, close, events_of, tiny_chat_model
 
@@ -107,12 +106,7 @@ def test_a_stuck_barrier_is_given_up_and_the_next_request_is_answered(folder: Pa
     files = files_of(folder)
 
     def change(parts: EngineParts) -> EngineParts:
-        def stuck() -> Any:
-            schedules = cpu_schedules(files.config, 1, 1)
-            schedules[0].tasks["wait_target"][-1, 0] += 1
-            return cpu_backend(files.weights, parts.kv, schedules, wait_limit_ms=20)
-
-        backends = iter([stuck])
+        backends = iter([lambda: broken_backend(files, parts)])
         return replace(parts, make_backend=lambda: next(backends, parts.make_backend)())
 
     async def main() -> None:
