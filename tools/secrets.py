@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-EXAMPLE = re.compile(r"\.(example|sample|template|dist|defaults?|tpl|tmpl)$")
+EXAMPLE = re.compile(
+    r"\.(example|sample|template|dist|defaults?|tpl|tmpl)(\.(json|ya?ml|toml|ini|txt|cfg|conf|properties))?$"
+)
 FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".gcloud", ".password-store", ".oci"})
 NAMES = frozenset(
     {
@@ -34,7 +36,11 @@ NAMES = frozenset(
         "secrets.yaml",
         "secrets.toml",
         "master.key",
-        "terraform.tfstate",
+        "local.settings.json",
+        "rclone.conf",
+        ".terraformrc",
+        "credentials.tfrc.json",
+        "wallet.dat",
         "application_default_credentials.json",
     }
 )
@@ -47,7 +53,13 @@ PATTERNS = tuple(
         r"\.envrc(\..+)?",
         r"id_(rsa|dsa|ecdsa|ed25519)([._-].*)?",
         r".+\.(pem|key|p12|pfx|jks|keystore|ppk|kdbx|asc|gpg|pgp|ovpn|p8|der)",
-        r".*(^|[._-])(secrets?|credentials?)\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
+        r".*(^|[._-])(secrets?|credentials?)([._-][\w-]+)*\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
+        r"\.(secrets?|credentials?)",
+        r".*service[-_]?account.*\.json",
+        r".*[-_]adminsdk[-_].*\.json",
+        r"(.+[._-])?kubeconfig(\.ya?ml)?",
+        r".+\.tfstate(\.backup)?",
+        r"\.\w+_history",
         r"\.?vault[._-]?pass(word)?(\.txt)?",
         r".+\.tfvars(\.json)?",
     )
@@ -66,6 +78,6 @@ def is_secret(path: PurePath) -> bool:
         return True
     if parts[:2] == ["/", "proc"] and name == "environ":
         return True
-    if parts[-2:] == [".docker", "config.json"]:
+    if parts[-2:] in ([".docker", "config.json"], ["gh", "hosts.yml"]) or parts[-3:-1] == [".config", "gcloud"]:
         return True
     return name in NAMES or any(pattern.fullmatch(name) for pattern in PATTERNS)

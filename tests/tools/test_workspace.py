@@ -106,6 +106,15 @@ def test_a_stamp_holds_for_the_bytes_that_were_seen(workspace: Workspace) -> Non
         ".docker/config.json",
         "/proc/self/environ",
         "credentials",
+        *("serviceAccountKey.json", "service-account-prod.json", "app-firebase-adminsdk-x1.json", "kubeconfig"),
+        *(
+            "prod.kubeconfig",
+            "rclone.conf",
+            ".config/gh/hosts.yml",
+            ".config/gcloud/credentials.db",
+            "a.tfstate.backup",
+        ),
+        *("secrets.prod.yaml", ".secrets", ".bash_history", ".psql_history", "credentials.tfrc.json"),
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -130,6 +139,8 @@ def test_names_of_secrets(name: str) -> None:
         "a.keys",
         "README.md",
         "config.json",
+        *("service_account.py", "kubeconfig.go", "history", "shell_history.py", "hosts.yml", "secrets.prod.py"),
+        *("my.secrets.example.yaml", "service-account.example.json"),
     ],
 )
 def test_names_that_are_none(name: str) -> None:
