@@ -31,6 +31,8 @@ from pointcode_local.events import (
 )
 from pointcode_local.repetition import ANSWER_WINDOW, CALL_WINDOW, COUNTING_WINDOW, Repetition
 
+MAX_SAME_CALLS = 6  # one after the other in one reply: such a reply does not end by itself
+MAX_CALLS = 256  # in one reply
 # Thinking whose opening tag was in the prompt. A tag in quotes or after an opening one is what an answer speaks of.
 _THOUGHT = re.compile(r"(?:(?!<think>).)*?(?<![`'\"])</think>(?![`'\"])", re.DOTALL)
 
@@ -56,6 +58,8 @@ class Reply:
         self.finish: FinishReason | None = None
         self.error: str | None = None
         self.usage = Usage()
+        self._last_made = ("", "")
+        self._n_same = 0  # calls of it, one after the other
         self.is_stuck = False  # it said the same thing over and over, and was stopped
         text = Repetition(ANSWER_WINDOW) if may_count else Repetition(COUNTING_WINDOW, counts=True)
         self._repeats = {"text": text, "reasoning": Repetition(ANSWER_WINDOW)}
@@ -137,6 +141,11 @@ class Reply:
         if call is None:
             call = self._calls[delta.index] = _Call(self.new_id(delta.call.id), delta.call.name)
         call.ready, call.written = True, [delta.call.arguments]
+        made = (call.name, delta.call.arguments)
+        self._n_same = self._n_same + 1 if made == self._last_made else 1
+        self._last_made = made
+        if self._n_same >= MAX_SAME_CALLS or len(self._calls) >= MAX_CALLS:
+            self.is_stuck, self.finish = True, "length"
         return ToolCall(call.id, call.name, delta.call.arguments)
 
     def message(self, text: str | None = None, calls: tuple[ToolCall, ...] | None = None) -> AssistantMessage:
