@@ -26,10 +26,15 @@ def test_quoted_words_are_those_of_bash() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["'ls' a", "l\\s a", '"ls" a', "l? a", "a=b c", "if a", "a 'b", 'a "b', "a b\\", "(a)"]
+    "line", ["'ls' a", "l\\s a", '"ls" a', "l? a", "a=b c", "if a", "a 'b", 'a "b', "a b\\", "(a)", "a &&", "a |"]
 )
 def test_a_line_that_needs_more_than_words_is_left_to_the_grammar(line: str) -> None:
     assert isinstance(read_plain(line), Unsure)
+
+
+def test_a_semicolon_may_end_a_line() -> None:
+    plain = read_plain("ls a; pwd ; ")
+    assert not isinstance(plain, Unsure) and [command.name for command in plain] == ["ls", "pwd"]
 
 
 @settings(max_examples=300, deadline=None)

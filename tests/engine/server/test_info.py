@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def test_a_busy_engine_is_worth_asking_again() -> None:
 
 
 def test_metrics_count_requests_tokens_and_pages(asked: Asked, model: LocalChatModel) -> None:
+    begun_s = time.perf_counter()
     asked.post("/v1/chat/completions", messages=HELLO, max_tokens=4)
     asked.post("/v1/chat/completions", messages=HELLO, max_tokens=0)
     asked.post("/v1/messages", messages=HELLO, max_tokens=0)
@@ -94,6 +96,9 @@ def test_metrics_count_requests_tokens_and_pages(asked: Asked, model: LocalChatM
     assert values["pointcode_live_requests"] == 0
     assert values["pointcode_time_to_first_token_seconds_count"] == 3
     assert values['pointcode_time_to_first_token_seconds_bucket{le="+Inf"}'] == 3
+    longest_s = 3 * (time.perf_counter() - begun_s)  # three replies, and none took longer than all
+    assert 0 < values["pointcode_time_to_first_token_seconds_sum"] <= longest_s
+    assert 0 <= values["pointcode_between_tokens_seconds_sum"] <= longest_s
     pages = [values[f'pointcode_kv_pages{{group="0",state="{state}"}}'] for state in ("free", "cached", "used")]
     assert sum(pages) == model.engine.stats().pages[0].total
     named = tuple(line.split()[2] for line in text.splitlines() if line.startswith("# TYPE"))
