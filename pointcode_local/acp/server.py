@@ -60,6 +60,7 @@ class EditorAgent:
         self._wire = wire
         self._sessions: dict[str, EditorSession] = {}
         self._unused: set[str] = set()  # sessions that were closed before anything was said
+        self._ending: dict[str, asyncio.Event] = {}  # sessions that are being closed
         self._editor: Editor | None = None
 
     def on_connect(self, conn: Client) -> None:
@@ -128,6 +129,9 @@ class EditorAgent:
 
     async def _reopen(self, cwd: str, session_id: str, servers: Sequence[Any] | None) -> EditorSession:
         """A stored session by its whole id (the command line also takes the beginning of one)."""
+        await self._ended(session_id)
+        if (again := self._sessions.get(session_id)) is not None:
+            return again
         session = self._start(cwd, session_id, servers) if session_id else None
         if session is None or session.id != session_id:
             if session is not None:
@@ -187,11 +191,22 @@ class EditorAgent:
     async def _end(self, session: EditorSession) -> None:
         if session.is_unused:
             self._unused.add(session.id)
-        await session.close()
+        ended = self._ending[session.id] = asyncio.Event()
+        try:
+            await session.close()
+        finally:
+            del self._ending[session.id]
+            ended.set()
+
+    async def _ended(self, session_id: str) -> None:
+        """Wait for a session that is being closed: an editor need not wait for that itself."""
+        if (ending := self._ending.get(session_id)) is not None:
+            await ending.wait()
 
     async def _delete_session(self, session_id: str) -> dict[str, Any]:
         if session_id in self._sessions:
             await self.close_session(session_id)
+        await self._ended(session_id)
         self._unused.discard(session_id)
         try:
             self._hosts.remove(session_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.app.acp.kit import EditorKit, permitting
 from tests.fakes import ScriptedModel, call, say
 
@@ -95,6 +97,33 @@ async def test_a_closed_session_is_stopped_free_and_stored(tmp_path: Path):
         assert (await editor.refused("session/close", sessionId=session))["code"] == -32002
         await editor.ask("session/load", sessionId=session, cwd=str(editor.ws), mcpServers=[])
         assert await editor.prompt(session) == "end_turn"
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_a_session_that_is_still_being_closed_is_opened_again_when_it_is_closed(tmp_path: Path, method: str):
+    """Requests may come without waiting for the answers to those before."""
+    held = asyncio.Event()
+    async with EditorKit(tmp_path, ScriptedModel([*say("Part")[:1], held.wait], say("Back."))) as editor:
+        session = await editor.new()
+        running = editor.begin(session)
+        await editor.until(editor.said)
+        closed = editor.request("session/close", sessionId=session)
+        again = [editor.request(method, sessionId=session, cwd=str(editor.ws), mcpServers=[]) for _ in range(2)]
+        assert (await running)["result"]["stopReason"] == "cancelled"
+        assert all("result" in answer for answer in await asyncio.gather(closed, *again))
+        assert await editor.prompt(session) == "end_turn"
+
+
+async def test_a_session_that_is_still_being_closed_is_deleted_when_it_is_closed(tmp_path: Path):
+    held = asyncio.Event()
+    async with EditorKit(tmp_path, ScriptedModel([*say("Part")[:1], held.wait])) as editor:
+        session = await editor.new()
+        editor.begin(session)
+        await editor.until(editor.said)
+        closed = editor.request("session/close", sessionId=session)
+        deleted = editor.request("session/delete", sessionId=session)
+        assert all("result" in answer for answer in await asyncio.gather(closed, deleted))
+        assert (await editor.ask("session/list"))["sessions"] == []
 
 
 async def test_only_a_whole_id_opens_a_session(tmp_path: Path):
