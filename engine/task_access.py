@@ -46,6 +46,7 @@ class TaskView:
         self.lo, self.hi = tasks["slice_lo"].astype(np.int64), tasks["slice_hi"].astype(np.int64)
 
     def has(self, flag: int) -> bool:
+        """Whether the tasks have this flag."""
         return bool(self.flags & int(flag))
 
 

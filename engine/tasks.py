@@ -52,10 +52,12 @@ class ModelPlan:
 
     @property
     def n_layers(self) -> int:
+        """Number of layers."""
         return len(self.layers)
 
     @property
     def qkv_tiles(self) -> int:
+        """Tiles of a layer's q, k and v together."""
         return (self.n_heads + 2 * self.n_kv_heads) * self.head_dim // TILE_ROWS
 
     @property
@@ -65,6 +67,7 @@ class ModelPlan:
 
     @property
     def hidden_tiles(self) -> int:
+        """Tiles of one row of the residual."""
         return self.hidden // TILE_ROWS
 
     @property

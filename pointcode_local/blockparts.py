@@ -20,6 +20,7 @@ MAX_SHOWN_OUTPUT = 2000  # characters
 
 
 def wanted_text(name: str, part: Part, *, is_new: bool) -> str:
+    """What the model is asked to write: a new file, a whole one, or some lines of one."""
     if is_new:
         return f"Write the whole file {name}."
     if part.is_whole:

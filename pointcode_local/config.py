@@ -123,10 +123,12 @@ class Places:
 
     @property
     def user_file(self) -> Path:
+        """The person's settings."""
         return self.config / "config.toml"
 
     @property
     def trust_file(self) -> Path:
+        """Which project files are trusted."""
         return self.state / "trusted.json"
 
 
@@ -208,6 +210,7 @@ def _add_file(
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
+    """A regular file; None when there is none. Raises ConfigError when it cannot be read."""
     try:
         return read_regular(path, max_bytes)
     except FileNotFoundError:

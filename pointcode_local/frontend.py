@@ -165,7 +165,9 @@ class Host(Protocol):
     """The services beside the event stream. Async methods may raise `HostError` with a message for people."""
 
     @property
-    def info(self) -> HostInfo: ...
+    def info(self) -> HostInfo:
+        """What the status line shows."""
+        ...
 
     async def open(self, on_progress: OnProgress) -> AgentLike:
         """Load (or fetch) the model and open the session asked for on the command line. Called once, first."""

@@ -75,6 +75,7 @@ class Reply:
 
     @property
     def reasoning(self) -> str:
+        """The thought so far."""
         return "".join(self._reasoning)
 
     @property

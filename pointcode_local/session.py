@@ -101,6 +101,7 @@ class SessionLog:
 
     @property
     def id(self) -> str:
+        """The session's id."""
         return self.header.id
 
     def _end_half_line(self) -> None:
@@ -136,6 +137,7 @@ class SessionLog:
         self._put(lines)
 
     def close(self) -> None:
+        """Let other processes have the log; what is appended later is not kept."""
         self._file.close()
 
 

@@ -22,6 +22,7 @@ def pieces(word: str) -> Iterator[str]:
 
 
 def option_values(word: str) -> Iterator[str]:
+    """The parts of a word that may be a path of their own: behind `=`, `:`, `,`, `@`, or a short option."""
     word = _ADDRESS.sub("", word)
     parts = [part for part in re.split(r"[=:,@]", word) if part]
     if len(parts) > 1:
@@ -113,5 +114,6 @@ def link_out(workspace: Workspace, folder: Path) -> str | None:
 
 
 def is_temporary(path: Path) -> bool:
+    """Whether it lies in a folder for temporary files."""
     folders = {Path("/tmp"), Path(os.path.realpath(tempfile.gettempdir()))}
     return any(folder in path.parents for folder in folders)

@@ -59,6 +59,7 @@ class ShellJudge:
 
     @cached_property
     def tree(self) -> Reading:
+        """All that the line might run; read when it is first wanted."""
         return read_tree(self.line)
 
     def _agreed(self, plain: tuple[Simple, ...] | Unsure) -> tuple[Simple, ...] | Unsure:

@@ -74,16 +74,24 @@ class Tool(Protocol):
     """One tool. `access` and `paths` are what permission decisions rest on; `preview` must not change anything."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name for the model."""
+        ...
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """What the model reads of it."""
+        ...
 
     @property
-    def parameters(self) -> Mapping[str, object]: ...
+    def parameters(self) -> Mapping[str, object]:
+        """JSON schema of the arguments."""
+        ...
 
     @property
-    def access(self) -> Access: ...
+    def access(self) -> Access:
+        """What it does to files: decides whether a call is asked about."""
+        ...
 
     def title(self, arguments: Mapping[str, Any]) -> str:
         """One line for people, e.g. `edit src/app.py`."""

@@ -64,6 +64,7 @@ class TextRecord:
 
     @property
     def text(self) -> str:
+        """All of it so far."""
         return "".join(self.parts)
 
 
@@ -99,6 +100,7 @@ class ToolRecord:
 
     @property
     def is_open(self) -> bool:
+        """Whether more of it will come."""
         return self.state in ("writing", "waiting", "running")
 
 
