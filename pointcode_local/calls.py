@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pointcode_local.arguments import ArgumentError, parse_json
@@ -71,11 +71,13 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a reply's text holds: the words outside the calls, the calls to run, and why some were not taken."""
+    """What a reply's text holds: the words outside the calls, the calls to run, and why some were not taken. `tagged`:
+    they stand in a form that is made for calls, not as plain JSON."""
 
     text: str
     calls: tuple[TextCall, ...] = ()
     problem: str = ""  # "cut", "doubtful", or ""
+    tagged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class _Block:
     calls: tuple[TextCall, ...] | None
     cut: bool = False
     fenced: bool = False
+    tagged: bool = False
 
 
 def find_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> Found:
@@ -102,7 +105,7 @@ def find_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> Found:
     unclear = bool(lead_in) and blocks[0].fenced and not _INTENT.search(lead_in)
     if unclear or not _ends_the_reply(text, blocks) or _CUE.search(lead_in):
         return Found(text, (), "doubtful")
-    return Found(text[: blocks[0].start].strip(), calls)
+    return Found(text[: blocks[0].start].strip(), calls, tagged=all(block.tagged for block in blocks))
 
 
 def _ends_the_reply(text: str, blocks: list[_Block]) -> bool:
@@ -151,7 +154,7 @@ def _read(text: str, match: re.Match[str], tools: Mapping[str, Mapping[str, Any]
     if match["fence"]:
         return _fenced(text, match, tools)
     if match["xml"]:
-        return _xml(text, start, tools)
+        return replace(_xml(text, start, tools), tagged=True)
     if match["json"]:
         return _json(text, start, match.start("json"), tools, tagged=False)
     body_at = match.end() + len(text[match.end() :]) - len(text[match.end() :].lstrip())
@@ -162,7 +165,7 @@ def _read(text: str, match: re.Match[str], tools: Mapping[str, Mapping[str, Any]
     else:
         block = _json(text, start, body_at, tools, tagged=True)
     closing = re.compile(rf"\s*(?:</?(?:{_TAG})>|<\|END_ACTION\|>|<\|im_end\|>)*").match(text, block.end)
-    return _Block(start, closing.end() if closing else block.end, block.calls, block.cut)
+    return _Block(start, closing.end() if closing else block.end, block.calls, block.cut, tagged=True)
 
 
 def _fenced(text: str, match: re.Match[str], tools: Mapping[str, Mapping[str, Any]]) -> _Block:

@@ -68,6 +68,7 @@ class Core:
     steers: list[str] = field(default_factory=list[str])
     held: list[ContextAdded] = field(default_factory=list[ContextAdded])  # for the next model call
     changed: list[str] = field(default_factory=list[str])  # files that a small model changed, the last at the end
+    calls_properly: bool = False  # the model has made calls through the call channel, and is no small one
     wanted_room: int = 0  # tokens that should be left before a model call; less means: compact
 
     def take_steers(self) -> list[str]:
@@ -291,23 +292,26 @@ class Turn:
 
     async def _conclude(self) -> bool:
         """Judge a complete reply: an answer, calls, or something that deserves a second chance."""
-        reply, runner = self._reply, self._runner
+        core, reply, runner = self._core, self._reply, self._runner
         assert reply is not None and runner is not None
         if not reply.calls:
-            found = find_calls(reply.text, self._core.box.schemas)
+            found = find_calls(reply.text, core.box.schemas)
             if found.problem == "cut":
                 return self._second_chance("cut")
-            if found.problem == "doubtful" and self._n_chances < 1:
+            # Who makes calls in the proper way quotes what looks like one, e.g. from a file.
+            is_quoted = core.calls_properly and bool(found.calls) and not found.tagged
+            if (found.problem == "doubtful" or is_quoted) and self._n_chances < 1:
                 return self._second_chance("doubtful")
-            if not found.calls:
+            if not found.calls or is_quoted:
                 return self._answer()
             self._put_in_history(found.text, self._start_text_calls(found.calls))
         else:
+            core.calls_properly = not core.model.is_small
             self._settle_cut_calls()
             self._put_in_history()
         results = await runner.wait()
         self._runner = None
-        if self._core.model.is_small and self._only_repeats(results):
+        if core.model.is_small and self._only_repeats(results):
             return True
         self._take_results(results, was_cut=bool(reply.cut_calls))
         return False

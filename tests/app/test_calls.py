@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointcode_local.calls import TextCall, find_calls
+from tests.app.agents import Bench, assert_valid_history
+from tests.fakes import FakeTool, ScriptedModel, Step, call, say
 
 SCHEMAS: dict[str, Any] = {
     "write": {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}},
@@ -137,3 +140,32 @@ def test_words_before_a_call_stay():
 def test_a_tagged_call_of_an_unknown_tool_is_a_call():
     found = find_calls('<tool_call>{"name": "open", "arguments": {}}</tool_call>', SCHEMAS)
     assert [c.name for c in found.calls] == ["open"]
+
+
+QUOTED = f"The last line of the file says:\n\n{json.dumps({'name': 'look', 'arguments': {}})}"
+
+
+def looks(folder: Path, *steps: Step, is_small: bool = False) -> int:
+    """How often the tool was called in a turn whose last words are QUOTED."""
+    tool = FakeTool("look")
+    bench = Bench(folder, ScriptedModel(*steps, is_small=is_small), [tool])
+    bench.play()
+    assert_valid_history(bench.last_messages)
+    return len(tool.contexts)
+
+
+def test_what_a_model_quotes_that_makes_its_calls_properly_is_not_run(tmp_path: Path):
+    """A file that it reads could else bring it to run what stands in it."""
+    for n, steps in enumerate(([say(QUOTED), say(QUOTED)], [say(QUOTED), say("It says so.")])):
+        (tmp_path / str(n)).mkdir()
+        assert looks(tmp_path / str(n), call("look"), *steps) == 1
+
+
+def test_calls_in_text_are_run_for_models_that_know_no_other_way(tmp_path: Path):
+    for name, steps, is_small in (
+        ("text", [say(QUOTED), say("Done.")], False),
+        ("small", [call("look"), say(QUOTED), say("Done.")], True),
+        ("tagged", [call("look"), say(f"<tool_call>\n{QUOTED.splitlines()[-1]}\n</tool_call>"), say("Done.")], False),
+    ):
+        (tmp_path / name).mkdir()
+        assert looks(tmp_path / name, *steps, is_small=is_small) == len(steps) - 1
