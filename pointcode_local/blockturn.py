@@ -63,7 +63,7 @@ class BlockTurn(BlockWork):
 
     async def play(self) -> None:
         """Each step to its end; then the answer. Raises Stop for every other end."""
-        orders = [self._prompt, *self._later_steps]
+        orders = [self._prompt, *self._later]
         while orders:
             await self._step(orders.pop(0))
             orders[:0] = self._core.take_steers()

@@ -35,6 +35,7 @@ class BlockWork(Turn):
     def __init__(self, core: Core, number: int, prompt: str, later_steps: Sequence[str]) -> None:
         super().__init__(core, number, prompt, later_steps)
         self._prompt = prompt
+        self._later = later_steps
         self._sampling = core.sampling
         self._results: list[str] = []  # what was done, for the answer
         self._about: tuple[str, ...] = ()  # the files of the step, and those of them that are to be written

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pointcode_local.events import ToolFinished
 
 _WORDS = r"(?:then|next|finally|lastly|afterwards?|after (?:that|this|you)[^,.]*|second(?:ly)?)"
 _BORDER = re.compile(rf"(?:,\s*|(?<![\s,])\s+)(?:and\s+)?{_WORDS}\b,?\s+(?=[a-z])", re.IGNORECASE)
@@ -41,3 +44,43 @@ def wanted_call(step: str, tool_names: frozenset[str]) -> str:
     if _CREATE.match(step) and "write" in tool_names:
         return "write"
     return "required" if _CHANGE.match(step) and tool_names else "auto"
+
+
+class LedSteps:
+    """Leads a small model that calls tools through the steps of a prompt, one by one: it is held to a call until the
+    change that was asked for is made, and to an answer after it."""
+
+    def __init__(self, prompt: str, later: Sequence[str], tool_names: frozenset[str]) -> None:
+        self._later = list(later)
+        self._tool_names = tool_names
+        self._wanted = wanted_call(prompt, tool_names)
+        self._changes: list[tuple[str, dict[str, Any]]] = []  # calls of this step that changed files
+        self._files: dict[str, str] = {}  # the files that were changed so far, as they are now
+
+    @property
+    def tool_choice(self) -> str:
+        """What the next request is held to."""
+        return "none" if self._changes and self._wanted != "auto" else self._wanted
+
+    def begin_next(self) -> str | None:
+        """The next step as the model reads it; None behind the last one."""
+        if not self._later:
+            return None
+        step = self._later.pop(0)
+        self._wanted = wanted_call(step, self._tool_names)
+        self._changes = []
+        return next_step(step, self._files)
+
+    def only_repeats(self, results: Sequence[ToolFinished]) -> bool:
+        """Whether a reply made nothing but changes that were already made: a small model's way of being done."""
+        return bool(results) and all((result.name, result.arguments) in self._changes for result in results)
+
+    def take(self, results: Sequence[ToolFinished]) -> str:
+        """Note what was changed; the text of the last such result, "" when nothing was."""
+        text = ""
+        for result in results:
+            if result.diffs and not result.is_error:
+                self._changes.append((result.name, result.arguments))
+                self._files |= {diff.path: diff.after for diff in result.diffs if diff.after is not None}
+                text = result.text
+        return text

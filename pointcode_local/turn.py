@@ -27,7 +27,7 @@ from pointcode_local.loop_guard import LoopGuard
 from pointcode_local.replies import Reply, read_reply
 from pointcode_local.runner import CallRunner, Conduct, Toolbox
 from pointcode_local.second_chances import CUT_CALL, NOTES, STUCK, STUCK_CALL
-from pointcode_local.steps import next_step, wanted_call
+from pointcode_local.steps import LedSteps
 from pointcode_local.window import Window
 
 MAX_BROKEN = 3  # broken streams in a row before the turn gives up
@@ -90,10 +90,7 @@ class Turn:
     def __init__(self, core: Core, number: int, prompt: str = "", later_steps: Sequence[str] = ()) -> None:
         self._core = core
         self._number = number
-        self._later_steps = list(later_steps)
-        self._wanted_call = wanted_call(prompt, self._tool_names())
-        self._changes: list[tuple[str, dict[str, object]]] = []  # calls of this step that changed files
-        self._files: dict[str, str] = {}  # their files as they are now
+        self._steps = LedSteps(prompt, later_steps, frozenset(spec.name for spec in core.box.specs))
         self._guard = LoopGuard()
         self._reply: Reply | None = None  # until it is in the history
         self._runner: CallRunner | None = None
@@ -115,17 +112,10 @@ class Turn:
                 raise Stop("limit", f"stopped after {self.n_calls} model calls (the limit of turns)")
             await self._make_room()
             if await self._ask() and not core.steers:
-                if not self._later_steps:
+                if (step := self._steps.begin_next()) is None:
                     return
-                self._begin_step()
-
-    def _begin_step(self) -> None:
-        """Small models get a prompt of several steps one by one, with the files that they changed so far."""
-        step = self._later_steps.pop(0)
-        self._wanted_call = wanted_call(step, self._tool_names())
-        self._core.emit(Steered(next_step(step, self._files)))
-        self._changes = []
-        self._guard = LoopGuard()
+                core.emit(Steered(step))
+                self._guard = LoopGuard()
 
     def _take_steers(self) -> None:
         for event in self._core.take_held():
@@ -196,9 +186,8 @@ class Turn:
         """One model call with its tool calls; True when the turn is done."""
         core = self._core
         messages = core.conversation.messages
-        request = ChatRequest(
-            messages, core.box.specs, core.limits.max_tokens, core.sampling, tool_choice=self._tool_choice()
-        )
+        choice = self._steps.tool_choice if core.model.is_small else "auto"
+        request = ChatRequest(messages, core.box.specs, core.limits.max_tokens, core.sampling, tool_choice=choice)
         return await self._read(request) and await self._conclude()
 
     def _begin_runner(self) -> CallRunner:
@@ -231,15 +220,6 @@ class Turn:
         core.window.settle(reply.usage.prompt_tokens, request.messages)
         self._report_usage()
         return True
-
-    def _tool_choice(self) -> str:
-        """Small models are held to a call until the change that was asked for is made, and to an answer after it."""
-        if not self._core.model.is_small or self._wanted_call == "auto":
-            return "auto"
-        return "none" if self._changes else self._wanted_call
-
-    def _tool_names(self) -> frozenset[str]:
-        return frozenset(spec.name for spec in self._core.box.specs)
 
     async def _overflowed(self, error: ContextOverflow) -> None:
         """The server counts more than we do, or the reply itself filled the context: learn, and make room."""
@@ -311,21 +291,11 @@ class Turn:
             self._put_in_history()
         results = await runner.wait()
         self._runner = None
-        if core.model.is_small and self._only_repeats(results):
-            return True
+        if core.model.is_small:
+            if self._steps.only_repeats(results):
+                return True
+            self.text = self._steps.take(results) or self.text
         self._take_results(results, was_cut=bool(reply.cut_calls))
-        return False
-
-    def _only_repeats(self, results: Sequence[ToolFinished]) -> bool:
-        """True when a reply makes nothing but changes that were already made: a small model's way of being done."""
-        made = [(result.name, result.arguments) for result in results]
-        if made and all(call in self._changes for call in made):
-            return True
-        for result in results:
-            if result.diffs and not result.is_error:
-                self._changes.append((result.name, result.arguments))
-                self._files |= {diff.path: diff.after for diff in result.diffs if diff.after is not None}
-                self.text = result.text
         return False
 
     def _answer(self) -> bool:
