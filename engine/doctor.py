@@ -35,10 +35,15 @@ def examine(
     find_model: Callable[[], str] | None = None,
     describe_sandbox: Callable[[], str] | None = None,
     environment: Mapping[str, str] = os.environ,
+    find_server: Callable[[], str] | None = None,
 ) -> tuple[Fact, ...]:
-    """All facts, in a fixed order. The callables describe what was found, or raise with the reason why nothing was."""
+    """All facts, in a fixed order. The callables describe what was found, or raise with the reason why nothing was;
+    `find_server` where a server is used instead of a model of this machine."""
     facts = [*gpu_facts(), compiler_fact(), cpu_fact(), memory_fact(), native_fact()]
-    facts.append(_ask("model", find_model, "fetch one with `pointcode model pull`"))
+    if find_server is None:
+        facts.append(_ask("model", find_model, "fetch one with `pointcode model pull`"))
+    else:
+        facts.append(_ask("endpoint", find_server, "start that server, or use another one"))
     facts.append(_ask("sandbox", describe_sandbox, "commands run without confinement; keep the mode on `ask`"))
     facts.append(terminal_fact(environment))
     return tuple(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from pointcode_local import config as configuration
 from pointcode_local.checkpoints import Checkpoints
-from pointcode_local.config import ConfigError, Places, find_places
+from pointcode_local.config import ConfigError, Places, Settings, find_places
 from pointcode_local.config_write import remove_value, write_value
 from pointcode_local.engine.errors import EngineError
 from pointcode_local.events import AgentEvent, AssistantMessage, Steered, ToolFinished, TurnStarted
@@ -201,17 +202,38 @@ def model(options: argparse.Namespace) -> int:
 
 def doctor(options: argparse.Namespace) -> int:
     """`pointcode doctor`."""
-    from pointcode_local.engine.doctor import examine
+    from pointcode_local.engine.doctor import Fact, examine
     from pointcode_local.local_models import describe
 
-    facts = examine(lambda: describe(options.model or ""), _describe_sandbox)
-    for fact in facts:
+    settings, problems = Settings(), list[Fact]()
+    flags = {name: getattr(options, name) for name in ("model", "backend", "endpoint")}
+    try:
+        settings = configuration.load_settings(find_places(os.environ), options.cwd, os.environ, flags)
+    except ConfigError as error:
+        problems.append(Fact("settings", "missing", str(error), "`pointcode config path` names the files"))
+    find_server = (lambda: asyncio.run(_describe_server(settings))) if settings.endpoint else None
+    facts = examine(lambda: describe(settings.model), _describe_sandbox, find_server=find_server)
+    for fact in (*facts, *problems):
         if options.json:
             _say_record(asdict(fact))
             continue
         mark = {"good": "ok  ", "poor": "poor", "missing": "none"}[fact.verdict]
         _say(f"{mark}  {fact.topic:<10} {fact.text}" + (f"\n                  {fact.advice}" if fact.advice else ""))
     return 0
+
+
+async def _describe_server(settings: Settings) -> str:
+    """What the server of the settings has; raises EngineError when it does not tell."""
+    from pointcode_local.endpoint import EndpointModel
+
+    model = EndpointModel(settings.endpoint, model=settings.model, api_key=settings.api_key)
+    try:
+        await model.open()
+        if not model.is_known:
+            raise EngineError(f"{settings.endpoint} does not answer, or does not tell its models")
+        return f"{settings.endpoint}: {model.name}, {model.context_tokens:,} tokens of context"
+    finally:
+        await model.aclose()
 
 
 def _describe_sandbox() -> str:

@@ -145,7 +145,8 @@ def _without_oldest(asked: list[Message]) -> list[Message]:
 def _plain_notes(dropped: Sequence[Message]) -> str:
     calls = [f"- {call.name} {call.arguments[:160]}" for message in dropped for call in message.tool_calls]
     last = next((m.content for m in reversed(dropped) if m.role == "assistant" and m.content), "")
-    return "\n".join(["Calls made so far:", *calls[-40:], *([f"Last words: {last[-800:]}"] if last else [])])
+    made = ["Calls made so far:", *calls[-40:]] if calls else ["No calls were made."]
+    return "\n".join([*made, *([f"Last words: {last[-800:]}"] if last else [])])
 
 
 def _plan(conversation: Conversation) -> str:

@@ -13,6 +13,7 @@ from pointcode_local.cli import main_parser, run, take_prompt
 from pointcode_local.commands import BENCHES
 from pointcode_local.exits import UsageError
 from pointcode_local.policy import AlwaysRules
+from tests.app.openai_server import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -180,6 +181,20 @@ def test_the_help_of_bench_names_every_bench(capsys: pytest.CaptureFixture[str])
     assert run(["bench", "--help"]) == 0
     seen = capsys.readouterr()
     assert all(f"\n  {name} " in seen.out for name in BENCHES) and not seen.err
+
+
+def test_the_doctor_looks_at_what_the_settings_name(capsys: pytest.CaptureFixture[str], home: Path, tmp_path: Path):
+    def examined(*arguments: str) -> str:
+        assert run(["doctor", "--cwd", str(tmp_path), *arguments]) == 0
+        return capsys.readouterr().out
+
+    assert run(["config", "set", "model", "no-such-model"]) == 0
+    assert "no model is called 'no-such-model'" in examined()
+    with ScriptedServer([]) as server:
+        assert f"ok    endpoint   {server.url}: scripted, " in examined("--endpoint", server.url, "--model", "scripted")
+    assert f"none  endpoint   {server.url} does not answer" in examined("--endpoint", server.url)
+    (home / "config.toml").write_text("theme = [")
+    assert "none  settings " in examined()
 
 
 def test_models_are_listed(capsys: pytest.CaptureFixture[str]):
