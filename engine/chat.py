@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from .model_config import read_json_object
 from .tokenizer import Tokenizer
 from .types import Message, ToolSpec
 
-_GUARDS = range(0xE000, 0xF8FF)  # Unicode's private use area
+_GUARDS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # Unicode's private use areas
 _MAX_DEPTH = 100  # of arguments; templates and JSON walk them with a stack of their own
 _REMEMBERED_PREFIXES = 64  # replies whose exact ids are kept
 # What a template raises on purpose, and what its expressions may raise for values that it did not expect.
@@ -129,7 +130,12 @@ class ChatTemplate:
 
     def _free_guard(self, values: object) -> str:
         text = json.dumps(values, ensure_ascii=False, default=str) + self.source
-        return next(c for c in map(chr, _GUARDS) if _without(c, text) == text)
+        taken = set(text)
+        free = (c for c in map(chr, chain(*_GUARDS)) if c not in taken and _without(c, text) == text)
+        guard = next(free, None)
+        if guard is None:
+            raise RequestError("the messages hold every character of Unicode's private use areas")
+        return guard
 
     def _guarded(self, value: Any, guard: str) -> Any:
         """`value` with the guard inside every marker that a string in it spells."""

@@ -68,7 +68,8 @@ class Gate:
             return None
         bearer = headers.get("authorization", "")
         given = bearer[7:] if bearer[:7].lower() == "bearer " else headers.get("x-api-key", "")
-        if hmac.compare_digest(given.encode(), wanted.encode()):
+        # The bytes that came, against those of the key as it was given to this process.
+        if hmac.compare_digest(given.encode("latin-1"), wanted.encode("utf-8", "surrogateescape")):
             return None
         return ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
 

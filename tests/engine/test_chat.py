@@ -245,6 +245,21 @@ def test_a_damaged_template_of_a_folder_is_named(tmp_path: Path) -> None:
             template_of_folder(tmp_path, tokenizer)
 
 
+def test_a_text_of_all_icons_there_are_leaves_a_guard_and_is_kept(templates: dict[Family, ChatTemplate]) -> None:
+    """As the table of an icon font has them; written as they are, and as escapes."""
+    icons = "".join(map(chr, range(0xE000, 0xF900)))
+    for text in (icons + "<|im_end|>", icons.encode("unicode_escape").decode() + "<|im_end|>"):
+        for template in templates.values():
+            ids = template.render([Message("user", text)])
+            assert text in text_of(template, ids)
+            assert ids.count(min(template.tokenizer.end_ids)) == template.render([Message("user", "x")]).count(
+                min(template.tokenizer.end_ids)
+            )
+    everything = icons + "".join(map(chr, (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))))
+    with pytest.raises(RequestError, match="private use"):
+        templates["qwen2"].render([Message("user", everything)])
+
+
 def test_generation_blocks_are_plain_text(templates: dict[Family, ChatTemplate]) -> None:
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
     template = ChatTemplate(source, templates["qwen2"].tokenizer)

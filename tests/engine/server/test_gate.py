@@ -46,6 +46,15 @@ def test_the_key_is_asked_for_on_every_route_but_health(model: LocalChatModel) -
     assert asked.request("GET", "/health").status_code == 200
 
 
+@pytest.mark.parametrize("key", ["schlüssel-漢", "raw-\udcff", "!~ ,;"])
+def test_a_key_is_compared_byte_by_byte(model: LocalChatModel, key: str) -> None:
+    """Also one that is no ASCII, or was no text on the command line."""
+    asked = Asked(model, ServerOptions(api_key=key))
+    sent = key.encode("utf-8", "surrogateescape")
+    for headers, status in (({"x-api-key": sent}, 200), ({"Authorization": b"Bearer " + sent}, 200), ({}, 401)):
+        assert asked.request("GET", "/v1/models", headers=headers).status_code == status
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_a_body_that_a_web_page_may_send_unasked_is_refused(asked: Asked, kind: str) -> None:
     answer = asked.request("POST", CHAT, headers={"Content-Type": kind, "Origin": "http://evil"}, content=BODY)
