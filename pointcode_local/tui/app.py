@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 
 from pointcode_local.complete import PathFinder, PromptHistory
 from pointcode_local.events import MODES, AgentEvent, FileDiff, Mode, SetMode, TurnStarted
 from pointcode_local.frontend import AgentLike, Host
 from pointcode_local.jobcontrol import NO_SHELL, stop_for_shell
 from pointcode_local.render import one_line
+from pointcode_local.tui.bottom import Bottom
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, EarlyKey
 from pointcode_local.tui.editor import edit_text
@@ -30,7 +31,7 @@ from pointcode_local.tui.opening import Opening
 from pointcode_local.tui.question import OpenQuestion
 from pointcode_local.tui.scrolling import MainScreen
 from pointcode_local.tui.sending import Sending
-from pointcode_local.tui.status import ActivityLine, QueueLine, StatusLine, TodoPanel, progress_text, turn_text
+from pointcode_local.tui.status import StatusLine, progress_text, turn_text
 from pointcode_local.tui.story import NoticeKind, Story
 from pointcode_local.tui.theme import THEMES, choose_theme, no_color
 from pointcode_local.tui.transcript import Transcript
@@ -39,9 +40,6 @@ from pointcode_local.tui.welcome import Welcome
 
 FRAME_S = 1 / 30
 QUIT_WITHIN_S = 2.0
-PLACEHOLDER = "What shall I do?  @ names a file, / lists commands"
-PLACEHOLDER_BUSY = "Enter queues a message, ctrl+s puts it into this turn"
-PLACEHOLDER_QUEUED = "Up takes back what is queued"
 
 
 class PointcodeApp(App[int]):
@@ -86,13 +84,12 @@ class PointcodeApp(App[int]):
         self._paths = PathFinder(lambda: host.info.cwd, clock)
         self._welcome = Welcome()
         self._transcript = Transcript(self._welcome)
-        self._activity = ActivityLine(clock, animate=animate)
-        self._todo, self._queue, self._choices = TodoPanel(), QueueLine(), Choices()
+        self._choices = Choices()
         self._composer = Composer(
             self._choices, PromptHistory(history_path), host.commands, self._sending.take_all, vi_keys=vi_keys
         )
         self._composer.cursor_blink = animate
-        self._bottom = Vertical(self._activity, self._todo, self._queue, self._choices, self._composer, id="bottom")
+        self._bottom = Bottom(self._choices, self._composer, clock, animate=animate)
         self._question = OpenQuestion(self._bottom, self._choices, self._composer, clock, self._announce_question)
         self._status = StatusLine()
 
@@ -193,7 +190,7 @@ class PointcodeApp(App[int]):
     async def _draw(self, batch: list[AgentEvent]) -> None:
         touched = [record for event in batch for record in self.story.apply(event)]
         if any(isinstance(event, TurnStarted) for event in batch):
-            self._activity.restart()
+            self._bottom.turn_started()
         await self._transcript.sync(touched)
         await self._show_question()
         self.show_state()
@@ -211,13 +208,9 @@ class PointcodeApp(App[int]):
 
     def show_state(self) -> None:
         """Draw the lines around the composer from the present state."""
-        queue = [*self.story.queued, *self._sending.texts]
-        idle = PLACEHOLDER_BUSY if self.is_busy else PLACEHOLDER
-        self._composer.placeholder = PLACEHOLDER_QUEUED if queue else idle
+        waiting, doing = self._sending.texts, self._activity_text()
         can_stop = self.is_busy or self._turns.in_user_shell
-        self._activity.set_activity(self._activity_text(), "esc to stop" if can_stop else "")
-        self._todo.set_items(self.story.todo)
-        self._queue.set_queue(self.story.steering, queue)
+        self._bottom.show(self.story, waiting, doing, is_busy=self.is_busy, can_stop=can_stop)
         self._status.show(self._host.info, self.story, self._meter)
 
     def _activity_text(self) -> str:
@@ -354,7 +347,7 @@ class PointcodeApp(App[int]):
 
     def action_plan(self) -> None:
         """Ctrl-T: all steps of the plan, or only the present one."""
-        self._todo.toggle()
+        self._bottom.toggle_plan()
 
     def action_page(self, direction: int) -> None:
         """Scroll by a screen: what lies over the conversation, else what is asked about, else the conversation."""

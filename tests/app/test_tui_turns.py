@@ -19,7 +19,7 @@ from pointcode_local.events import (
     TurnFinished,
     TurnStarted,
 )
-from pointcode_local.tui.app import PLACEHOLDER
+from pointcode_local.tui.bottom import PLACEHOLDER
 from pointcode_local.tui.story import AnswerRecord, UserRecord
 from pointcode_local.tui.theme import DARK, LIGHT
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
