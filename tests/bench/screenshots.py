@@ -45,7 +45,7 @@ async def take(folder: Path, ws: Path, places: Places) -> None:
         await until(pilot, lambda: app.agent is not None)
         app.submit(EDIT)
         while app.is_busy:
-            if app._panel is not None and app._panel.is_armed:
+            if (panel := app._question.panel) is not None and panel.is_armed:
                 await pilot.pause(0.5)
                 save(app, folder / "permission.svg")  # the last question stays: the edit's
                 await pilot.press("y")
