@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .gpu import main as measure_gpu
 
         return measure_gpu(["decode", *given])
-    parser = argparse.ArgumentParser(prog="bench decode", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="pointcode bench decode", description=(__doc__ or "").splitlines()[0])
     add_arguments(parser)
     return run(parser.parse_args(given))
 

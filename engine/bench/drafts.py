@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .gpu_drafts import main as measure_on_gpu
 
         return measure_on_gpu(given_arguments)
-    parser = argparse.ArgumentParser(prog="bench drafts", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="pointcode bench drafts", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--threads", type=int, default=None)

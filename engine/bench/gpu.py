@@ -369,7 +369,9 @@ def _measure(arguments: argparse.Namespace, plan: Plan, say: Callable[[str], Non
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="bench gpu", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="pointcode bench decode|prefill|schedule", description=(__doc__ or "").splitlines()[0]
+    )
     add_arguments(parser)
     return run(parser.parse_args(arguments))
 

@@ -189,7 +189,9 @@ def _gain(kind: str, plan: DraftPlan, texts: list[list[int]], runs: dict[bool, l
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="bench drafts --random-weights", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="pointcode bench drafts --random-weights", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--random-weights", action="store_true", help="the only source of weights here")
     parser.add_argument("--batch", type=integers, default=(1, 4), help="e.g. 1,2,4")
     parser.add_argument("--context", type=int, default=8192)

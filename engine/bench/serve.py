@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .serve_loss import main as serve_random
 
         return serve_random(given)
-    parser = argparse.ArgumentParser(prog="bench serve", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="pointcode bench serve", description=(__doc__ or "").splitlines()[0])
     add_arguments(parser)
     options = parser.parse_args(arguments)
     path = resolve(options.model)

@@ -153,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit code says whether the loss is allowed."""
     from ..cuda.random_weights import north_mini
 
-    parser = argparse.ArgumentParser(prog="bench serve --random-weights", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="pointcode bench serve --random-weights", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--random-weights", action="store_true", help="the only source of weights here")
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--context", type=int, default=8192, help="tokens of each prompt")
