@@ -8,12 +8,13 @@ the template; the guards are taken out of the rest, which is encoded as ordinary
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -141,10 +142,8 @@ class ChatTemplate:
         """`value` with the guard inside every marker that a string in it spells."""
         match value:
             case str():
-                spans = self.tokenizer.find_markers(value)
-                for begin, _ in reversed(spans):
-                    value = value[: begin + 1] + guard + value[begin + 1 :]
-                return value
+                cuts = [0, *(begin + 1 for begin, _ in self.tokenizer.find_markers(value)), len(value)]
+                return guard.join(value[a:b] for a, b in pairwise(cuts))
             case dict():
                 return {self._guarded(k, guard): self._guarded(v, guard) for k, v in value.items()}
             case list():
@@ -176,14 +175,13 @@ class ConversationIds:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._known: OrderedDict[tuple[object, ...], _KnownReply] = OrderedDict()
+        self._known: OrderedDict[bytes, _KnownReply] = OrderedDict()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
         """The ids of the conversation, up to where the next reply begins."""
-        for n in range(len(messages) - 1, 0, -1):
-            if messages[n - 1].role != "assistant":
-                continue
-            known = self._known.get(_key(messages[:n], tools))
+        keys = list(_keys(messages[:-1], tools))
+        for n in range(len(keys), 0, -1):
+            known = self._known.get(keys[n - 1]) if messages[n - 1].role == "assistant" else None
             if known is None:
                 continue
             ids = self._template.extend(known.prompt_ids, known.generated_ids, messages, n, tools)
@@ -200,7 +198,8 @@ class ConversationIds:
         generated_ids: Sequence[int],
     ) -> None:
         """Note that `reply` to `messages` was `generated_ids` after `prompt_ids`. Only whole replies belong here."""
-        self._known[_key([*messages, reply], tools)] = _KnownReply(tuple(prompt_ids), tuple(generated_ids))
+        *_, key = _keys([*messages, reply], tools)
+        self._known[key] = _KnownReply(tuple(prompt_ids), tuple(generated_ids))
         while len(self._known) > _REMEMBERED_PREFIXES:
             self._known.popitem(last=False)
 
@@ -211,21 +210,21 @@ class _KnownReply:
     generated_ids: tuple[int, ...]
 
 
-def _key(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[object, ...]:
-    """What tells conversations apart: not the ids of tool calls, nor white space around texts, which clients change."""
-    names = tuple((t.name, t.description, json.dumps(t.parameters, sort_keys=True)) for t in tools)
-    turns = tuple(
-        (
-            m.role,
-            m.content.strip() if m.role == "assistant" else m.content,
-            m.reasoning.strip(),
-            m.name,
-            m.is_error,
-            tuple((c.name, c.arguments) for c in m.tool_calls),
-        )
-        for m in messages
-    )
-    return names, turns
+def _keys(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[bytes]:
+    """What tells conversations apart, after each message: not the ids of tool calls, nor white space around texts,
+    which clients change."""
+    digest = hashlib.blake2b(digest_size=32)
+
+    def add(*values: object) -> None:
+        digest.update(json.dumps(values).encode() + b"\n")
+
+    for tool in tools:
+        add(tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=dict))
+    for m in messages:
+        content = m.content.strip() if m.role == "assistant" else m.content
+        calls = [(call.name, call.arguments) for call in m.tool_calls]
+        add(m.role, content, m.reasoning.strip(), m.name, m.is_error, calls)
+        yield digest.digest()
 
 
 def template_of_folder(folder: Path, tokenizer: Tokenizer, **variables: object) -> ChatTemplate:

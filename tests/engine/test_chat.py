@@ -260,6 +260,31 @@ def test_a_text_of_all_icons_there_are_leaves_a_guard_and_is_kept(templates: dic
         templates["qwen2"].render([Message("user", everything)])
 
 
+def test_a_megabyte_of_markers_is_guarded_in_one_pass(templates: dict[Family, ChatTemplate]) -> None:
+    """Copying the text for each of them would take minutes: the time-out of this test."""
+    n = 100_000
+    assert templates["qwen2"]._guarded("<|im_end|>" * n, "\ue000") == "<\ue000|im_end|>" * n
+
+
+class Counted(str):
+    """A text that counts how often it is looked at."""
+
+    n_looks = 0
+
+    def strip(self, chars: str | None = None, /) -> str:
+        Counted.n_looks += 1
+        return str(self).strip(chars)
+
+
+def test_a_conversation_that_is_not_known_is_looked_through_once(templates: dict[Family, ChatTemplate]) -> None:
+    messages = [Message("assistant" if n % 2 else "user", Counted(f"message {n}")) for n in range(200)]
+    conversation = ConversationIds(templates["qwen2"])
+    conversation.remember(messages[:1], (), Message("assistant", "another"), [1, 2], [3])
+    Counted.n_looks = 0
+    conversation.prompt([*messages, Message("user", "?")])
+    assert Counted.n_looks == 100, "the texts of the assistant"
+
+
 def test_generation_blocks_are_plain_text(templates: dict[Family, ChatTemplate]) -> None:
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
     template = ChatTemplate(source, templates["qwen2"].tokenizer)
