@@ -15,7 +15,7 @@ from pointcode_local.tui.markdown import _OPENING  # pyright: ignore[reportPriva
 N = 300_000
 
 
-def test_prompts() -> None:
+def test_a_prompt_of_any_length_is_understood() -> None:
     assert read_order("x" + " " * N + "y", []).kind == "question"
     assert given_command("run ls" + " " * N + "x", lambda word: word == "ls").startswith("ls ")
     assert len(split_steps("do one thing" + " " * N + "x")) == 1
@@ -27,15 +27,15 @@ def test_prompts() -> None:
 
 
 @pytest.mark.parametrize("body", ["-" * N, " " * N, "+" + "a" * N, "+" + " export" * (N // 7)])
-def test_lines_of_a_guarded_file(body: str) -> None:
+def test_a_line_of_any_length_of_a_guarded_file_is_blanked(body: str) -> None:
     blank = GuardedText(lambda path: path == ".env")
     shown = blank(f"diff --git a/.env b/.env\n@@ -1,2 +1,2 @@\n{body}\n+KEY = value\n")
     assert "value" not in shown and shown.endswith("+KEY = [secret]\n")
 
 
-def test_a_line_of_fences() -> None:
+def test_a_line_of_fences_is_told_from_an_opening() -> None:
     assert _OPENING.match("`" * N) is None and _OPENING.match("```py\n") is not None
 
 
-def test_a_package_file_nested_without_end() -> None:
+def test_a_package_file_nested_without_end_names_no_command() -> None:
     assert commandlines.test_command(["package.json"], lambda _: "[" * N) == ""

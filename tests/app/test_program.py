@@ -91,7 +91,7 @@ def _job_id(text: str) -> str:
         ([*[tool("read", path="nothing")] * 9], "ask", 4, "limit"),
     ],
 )
-def test_exit_codes_and_outcomes(forked: ForkedProgram, steps: list[Reply], mode: str, code: int, outcome: str):
+def test_each_outcome_has_its_exit_code(forked: ForkedProgram, steps: list[Reply], mode: str, code: int, outcome: str):
     result, done, _ = forked.ask(*steps, mode=mode)
     assert (done.returncode, result["outcome"]) == (code, outcome)
     assert bool(result["denied"]) == (outcome == "denied")

@@ -262,7 +262,7 @@ def test_cohere_old_response_markers_are_accepted() -> None:
     ],
     ids=["array", "single object", "no id"],
 )
-def test_cohere_actions(block: str) -> None:
+def test_cohere_calls_are_read_from_an_array_a_single_object_or_without_an_id(block: str) -> None:
     reply = f"hm<|END_THINKING|><|START_ACTION|>{block}<|END_ACTION|>"
     expected = [ReasoningText("hm"), *call(0, "read", '{"path": "a"}')]
     assert parse("cohere2_moe", reply, in_reasoning=True) == expected

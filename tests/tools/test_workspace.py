@@ -117,7 +117,7 @@ def test_a_stamp_holds_for_the_bytes_that_were_seen(workspace: Workspace) -> Non
         *("secrets.prod.yaml", ".secrets", ".bash_history", ".psql_history", "credentials.tfrc.json"),
     ],
 )
-def test_names_of_secrets(name: str) -> None:
+def test_files_that_hold_secrets_are_known_by_their_names(name: str) -> None:
     assert is_secret(PurePosixPath(name)) and is_secret(PurePosixPath("/deep/er") / name)
 
 
@@ -143,5 +143,5 @@ def test_names_of_secrets(name: str) -> None:
         *("my.secrets.example.yaml", "service-account.example.json"),
     ],
 )
-def test_names_that_are_none(name: str) -> None:
+def test_names_that_only_look_like_secrets_are_free(name: str) -> None:
     assert not is_secret(PurePosixPath(name))

@@ -40,7 +40,7 @@ def test_gaps_count_as_admitting_while_another_request_waits_for_its_first_token
     assert round(found.goodput_tokens_per_s, 6) == 0.5  # the running one's first token came too late
 
 
-def test_percentiles_of_few_values() -> None:
+def test_a_percentile_of_few_values_is_one_of_them_or_zero() -> None:
     assert percentile([], 99) == 0.0
     assert percentile([3.0], 50) == 3.0
     assert percentile([1.0, 2.0, 3.0], 50) == 2.0
