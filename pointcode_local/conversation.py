@@ -14,6 +14,7 @@ from pointcode_local.events import (
     AgentEvent,
     AssistantMessage,
     CompactionFinished,
+    CompactionStarted,
     ContextAdded,
     ResultsCut,
     Steered,
@@ -70,6 +71,8 @@ class Conversation:
                 for at in self.fresh_results():
                     message = self._messages[at]
                     self._messages[at] = replace(message, content=shortened(message.content, max_chars))
+            case CompactionStarted():
+                self._settle()  # what was told between turns is closed by it, then and when the log is read
             case TodoChanged(items):
                 self.plan = items
             case TurnFinished():

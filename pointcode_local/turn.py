@@ -129,7 +129,7 @@ class Turn:
     def _check_prompt_fits(self) -> None:
         window, messages = self._core.window, self._core.conversation.messages
         alone = (messages[0], messages[-1])
-        if window.room(alone) < 0:
+        if window.room(alone) < 0 and not (window.forget() and window.room(alone) >= 0):
             raise Stop(
                 "error",
                 f"the prompt takes about {window.count(alone):,} tokens and the model's context is {window.limit:,}; "

@@ -21,8 +21,11 @@ class Window:
     def __init__(self, model: ChatModel, tools: Sequence[ToolSpec]) -> None:
         self._model = model
         self._tools = tuple(tools)
+        self._begin()
+
+    def _begin(self) -> None:
         self._scale = 1.0  # above 1 when a server counted more tokens than we did
-        self.limit = model.context_tokens
+        self.limit = self._model.context_tokens
         self.reserve = min(4096, self.limit // 4)
 
     def count(self, messages: Sequence[Message]) -> int:
@@ -52,6 +55,13 @@ class Window:
             self._scale = error.prompt_tokens / counted
         elif counted <= self.limit:
             self._scale *= 1.3
+
+    def forget(self) -> bool:
+        """Take back what refusals taught: the server is asked again. False when there is nothing to take back."""
+        if self._scale == 1.0 and self.limit == self._model.context_tokens:
+            return False
+        self._begin()
+        return True
 
     def settle(self, prompt_tokens: int, messages: Sequence[Message]) -> None:
         """A server has read `messages` and counted them: what was learnt from a refusal is measured again, since the

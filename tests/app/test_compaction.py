@@ -272,3 +272,28 @@ def test_what_was_learnt_from_a_refusal_is_measured_again_when_the_server_counts
     counted = 1200
     window.settle(0, messages)
     assert window.count(messages) == 1200
+
+
+def test_a_refusal_with_numbers_that_cannot_be_ends_one_turn_and_no_session(tmp_path: Path):
+    overflow = ContextOverflow("too long", prompt_tokens=900_000, context_tokens=300)
+    bench = Bench(tmp_path, ScriptedModel([overflow], say("Hello."), context_tokens=8192))
+    assert end_of(bench.play("Hi.")).outcome == "error"
+    assert end_of(bench.play("Hi again.")).text == "Hello."
+
+
+def test_what_was_told_before_a_compaction_stands_where_it_stood_when_the_log_is_read_again(tmp_path: Path):
+    bench, _ = reading(tmp_path, 1, say("notes"))
+    bench.play()
+    bench.agent.note("The user undid something.")
+
+    async def shorten() -> list[AgentEvent]:
+        return [event async for event in bench.agent.compact()]
+
+    asyncio.run(shorten())
+    bench.model.steps = [say("Done.")]
+    bench.play("Next.")
+    live = bench.agent.conversation.messages
+    bench.log.close()
+    log, history = bench.store.open(bench.log.id)
+    again = Bench(tmp_path, ScriptedModel(), log=log, history=history)
+    assert again.agent.conversation.messages == live
