@@ -1,7 +1,7 @@
 """A command with everything it starts: own session, output through one pipe, ended as a whole.
 
 The command counts as finished when its shell has exited, even while a child it left behind holds the pipe; such a
-child is drained (so that it does not block or die on a full pipe) until it ends or `close_all` ends it.
+child is drained (so that it does not block or die on a full pipe) until it ends or `reaper.end_all` ends it.
 """
 
 from __future__ import annotations
