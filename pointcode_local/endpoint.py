@@ -25,6 +25,7 @@ from pointcode_local.endpoint_errors import BUSY, BusyError, error_in_stream, er
 from pointcode_local.endpoint_wire import n_bytes, request_body
 from pointcode_local.engine.errors import BackendError, CapacityError, ContextOverflow, RequestError
 from pointcode_local.engine.types import ChatDelta, ChatRequest, Message, PrefillProgress, ToolSpec
+from pointcode_local.tools.byte_lines import ByteLines
 
 if TYPE_CHECKING:
     import httpx
@@ -300,18 +301,15 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
 
     Raises BackendError beyond MAX_REPLY_BYTES: such a reply never ends.
     """
-    held: list[bytes] = []
+    lines = ByteLines()
     received = 0
     async for data in response.aiter_bytes():
         received += len(data)
         if received > MAX_REPLY_BYTES:
             raise BackendError(f"the server's reply was stopped at {received:,} bytes: it does not end")
-        *whole, rest = data.split(b"\n")
-        for line in whole:
-            yield (b"".join(held) + line).decode("utf-8", "replace")
-            held.clear()
-        held.append(rest)
-    yield b"".join(held).decode("utf-8", "replace")
+        for line in lines.feed(data):
+            yield line.decode("utf-8", "replace")
+    yield lines.rest().decode("utf-8", "replace")
 
 
 def api_base(url: str) -> str:

@@ -18,6 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 import anyio
 
+from .byte_lines import ByteLines
+
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.shared.message import SessionMessage
@@ -76,7 +78,7 @@ class StdioServer:
         self, source: asyncio.StreamReader, came: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
         """One message at a time. What still comes at the end is thrown away, so that the program can end."""
-        lines = Lines()
+        lines = ByteLines()
         async with came:
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 while not self.fault and (data := await source.read(READ_BYTES)):
@@ -86,26 +88,6 @@ class StdioServer:
                         self.fault = f"sent a message of more than {MAX_MESSAGE_BYTES / (1 << 20):g} MB"
         while not self.fault and await source.read(READ_BYTES):
             pass
-
-
-class Lines:
-    """Cuts bytes into lines, without their ends; `n_bytes` are held of the one that is not complete."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.n_bytes = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now."""
-        *whole, rest = data.split(b"\n")
-        lines: list[bytes] = []
-        for piece in whole:
-            lines.append(b"".join([*self._parts, piece]))
-            self._parts, self.n_bytes = [], 0
-        if rest:
-            self._parts.append(rest)
-            self.n_bytes += len(rest)
-        return lines
 
 
 def _message(line: bytes) -> SessionMessage | Exception:

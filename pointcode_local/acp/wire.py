@@ -18,6 +18,7 @@ import threading
 from typing import Any, Literal, cast
 
 from pointcode_local.records import to_line
+from pointcode_local.tools.byte_lines import ByteLines
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 64 << 20
@@ -233,7 +234,7 @@ class Wire:
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _read(self, fd: int) -> None:
-        lines = Lines()
+        lines = ByteLines(MAX_LINE_BYTES)
         with contextlib.suppress(OSError):
             os.set_blocking(fd, True)
         while True:
@@ -241,8 +242,9 @@ class Wire:
                 data = os.read(fd, READ_BYTES)
             except OSError:
                 data = b""
-            for line in lines.feed(data) if data else lines.rest():
-                self._post(self._in.put_nowait, line)
+            for line in lines.feed(data) if data else [lines.rest()]:
+                if line.strip():
+                    self._post(self._in.put_nowait, line.strip())
             if not data:
                 self._post(self._in.put_nowait, None)
                 return
@@ -264,35 +266,3 @@ class Wire:
         self._backlog_bytes -= n_bytes
         if self._backlog_bytes <= MAX_BACKLOG_BYTES // 2:
             self._drained.set()
-
-
-class Lines:
-    """Cuts a stream of bytes into lines without their ends. One longer than MAX_LINE_BYTES becomes a short bad one."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._n_bytes = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now; empty ones are left out."""
-        *whole, rest = data.split(b"\n")
-        lines: list[bytes] = []
-        for piece in whole:
-            self._keep(piece)
-            lines += self.rest()
-        self._keep(rest)
-        return lines
-
-    def rest(self) -> list[bytes]:
-        """What was not ended by a line feed."""
-        line = b"".join(self._parts).strip()
-        too_long = self._n_bytes > MAX_LINE_BYTES
-        self._parts, self._n_bytes = [], 0
-        return [b"[too long" if too_long else line] if line or too_long else []
-
-    def _keep(self, piece: bytes) -> None:
-        self._n_bytes += len(piece)
-        if self._n_bytes > MAX_LINE_BYTES:
-            self._parts = []
-        elif piece:
-            self._parts.append(piece)

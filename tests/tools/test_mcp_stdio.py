@@ -7,11 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pointcode_local.tools import mcp_stdio
-from pointcode_local.tools.mcp_stdio import Lines, StdioServer
+from pointcode_local.tools.mcp_stdio import StdioServer
 from tests.processes import ends
 from tests.tools.test_mcp import Servers, stub
 
@@ -25,14 +23,6 @@ print(flush=True)
 while True:
     time.sleep(1)
 """
-
-
-@given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"\xff", b"\n")), max_size=12))
-def test_lines_do_not_depend_on_how_they_were_cut(pieces: list[bytes]) -> None:
-    lines = Lines()
-    found = [line for piece in pieces for line in lines.feed(piece)]
-    *whole, rest = b"".join(pieces).split(b"\n")
-    assert found == whole and lines.n_bytes == len(rest)
 
 
 async def test_a_long_message_is_read_whole(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointcode_local.acp.wire import BadMessage, Lines, encode, parse
+from pointcode_local.acp.wire import BadMessage, encode, parse
+from pointcode_local.tools.byte_lines import TOO_LONG
 from tests.app.acp.kit import EditorKit
 from tests.fakes import ScriptedModel, say
 
@@ -149,29 +150,9 @@ async def test_images_and_empty_prompts_are_refused_clearly(tmp_path: Path):
             assert (await editor.refused("session/prompt", sessionId=session, prompt=blocks))["code"] == -32602
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 7)))
-def test_lines_do_not_depend_on_how_the_stream_was_cut(pieces: list[bytes], cuts: list[int]):
-    data = b"\n".join(pieces)
-    whole = Lines()
-    expected = whole.feed(data) + whole.rest()
-    cut, found = Lines(), list[bytes]()
-    while data:
-        n = cuts.pop() if cuts else len(data)
-        found += cut.feed(data[:n])
-        data = data[n:]
-    assert found + cut.rest() == expected
-
-
-def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pointcode_local.acp.wire.MAX_LINE_BYTES", 10)
-    lines = Lines()
-    assert lines.feed(b'{"a": 1}\n' + b"x" * 11) == [b'{"a": 1}']
-    assert lines.feed(b"y" * 100) == []
-    (bad, good) = lines.feed(b"z\n{}\n")
-    assert good == b"{}"
+def test_what_stands_for_a_line_that_is_too_long_is_no_message():
     with pytest.raises(BadMessage):
-        parse(bad)
+        parse(TOO_LONG)
 
 
 JSON_LIKE = st.recursive(
