@@ -21,6 +21,7 @@ from pointcode_local.render import one_line
 from pointcode_local.tui.bottom import Bottom
 from pointcode_local.tui.composer import Choices, Composer
 from pointcode_local.tui.dialogs import Answered, EarlyKey
+from pointcode_local.tui.driver import TerminalDriver
 from pointcode_local.tui.editor import edit_text
 from pointcode_local.tui.engine_screen import EngineScreen
 from pointcode_local.tui.feed import Feed
@@ -31,7 +32,7 @@ from pointcode_local.tui.opening import Opening
 from pointcode_local.tui.question import OpenQuestion
 from pointcode_local.tui.scrolling import MainScreen
 from pointcode_local.tui.sending import Sending
-from pointcode_local.tui.status import StatusLine, progress_text, turn_text
+from pointcode_local.tui.status import StatusLine, progress_text, title_text, turn_text
 from pointcode_local.tui.story import NoticeKind, Story
 from pointcode_local.tui.theme import THEMES, choose_theme, no_color
 from pointcode_local.tui.transcript import Transcript
@@ -212,6 +213,8 @@ class PointcodeApp(App[int]):
         can_stop = self.is_busy or self._turns.in_user_shell
         self._bottom.show(self.story, waiting, doing, is_busy=self.is_busy, can_stop=can_stop)
         self._status.show(self._host.info, self.story, self._meter)
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.set_title(title_text(self._host.info, self.story))
 
     def _activity_text(self) -> str:
         if self._opening.progress is not None:

@@ -10,6 +10,14 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from pointcode_local.tui.keyboard import read_keys
 
+_PUSH_TITLE, _POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
+
+
+def _takes_titles() -> bool:
+    """Consoles have no window, and old ones would print the text."""
+    kind = os.environ.get("TERM", "")
+    return bool(kind) and not kind.startswith(("cons", "dumb", "linux", "vt"))
+
 
 class TerminalDriver(LinuxDriver):
     """As Textual's; only how keys are read (keyboard.py) and what SIGTSTP and SIGCONT do differ.
@@ -20,6 +28,7 @@ class TerminalDriver(LinuxDriver):
     """
 
     _has_screen = False
+    _title = ""
 
     def run_input_thread(self) -> None:
         """Read keys and pastes until the driver ends."""
@@ -29,11 +38,27 @@ class TerminalDriver(LinuxDriver):
         """Take the terminal."""
         super().start_application_mode()
         self._has_screen = True
+        if _takes_titles():
+            self.write(_PUSH_TITLE)
+            self._write_title()
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back."""
+        """Give the terminal back, and its title."""
+        if self._has_screen and _takes_titles():
+            self.write(_POP_TITLE)
         self._has_screen = False
         super().stop_application_mode()
+
+    def set_title(self, title: str) -> None:
+        """The title of the terminal's window or tab; it is inert."""
+        if title != self._title:
+            self._title = title
+            self._write_title()
+
+    def _write_title(self) -> None:
+        if self._title and self._has_screen and _takes_titles():
+            self.write(f"\x1b]2;{self._title}\x1b\\")
+            self.flush()
 
     def _sigtstp_application(self, *_: Any) -> None:
         if self._has_screen:

@@ -49,6 +49,7 @@ FIGURES: Pairs = (
     ("first token", "how long the model read before it wrote"),
     ("cache", "how much of the prompt it had read before"),
     ("guessed", "how many tokens guessed ahead were right"),
+    ("title of the window", "? waits for your answer, * works"),
 )
 _NAME_CELLS = 30
 _INDENT = 2

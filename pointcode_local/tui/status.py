@@ -44,6 +44,12 @@ def turn_text(story: Story, *, is_busy: bool) -> str:
     return f"{story.doing or 'Working'}…" if story.in_turn or is_busy else ""
 
 
+def title_text(info: HostInfo, story: Story) -> str:
+    """What tells this window from others: the folder, and whether it waits for an answer (?) or works (*)."""
+    mark = "? " if story.asks else "* " if story.in_turn else ""
+    return f"{mark}{one_line(info.cwd.name or str(info.cwd), 40)} - pointcode"
+
+
 def progress_text(progress: Progress) -> str:
     """Opening or fetching a model: `Downloading … ━━━━── 210 MB/491 MB`."""
     text = one_line(progress.text)

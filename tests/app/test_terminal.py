@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,30 @@ def test_a_signal_while_the_model_writes_ends_it_without_a_word_of_python(progra
             terminal.check_restored()
         hold.set()
     assert "Warning" not in terminal.text
+
+
+def test_the_windows_title_tells_who_waits_and_is_given_back(program: Program) -> None:
+    steps = [tool("shell", command="touch made"), Reply("Made.")]
+    with ScriptedServer(list(steps)) as server, PtyProgram(program, "--endpoint", server.url) as terminal:
+        terminal.wait_for(READY)
+        terminal.send("go" + ENTER)
+        while b"\x1b]2;? ws - pointcode\x1b\\" not in terminal.raw:
+            terminal.read_more()
+        terminal.send(ESCAPE)
+        terminal.wait_for("Stopped.")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+    titles = re.findall(rb"\x1b\]2;([^\x1b]*)", terminal.raw)
+    assert titles[0] == b"ws - pointcode" and b"* ws - pointcode" in titles
+    assert terminal.raw.rfind(b"\x1b[23;2t") > terminal.raw.rfind(b"\x1b]2;") > terminal.raw.rfind(b"\x1b[22;2t") >= 0
+
+
+def test_a_console_without_a_window_gets_no_title(program: Program) -> None:
+    with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url, TERM="linux") as terminal:
+        terminal.wait_for(READY)
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+    assert b"\x1b]2;" not in terminal.raw and b";2t" not in terminal.raw
 
 
 def test_it_works_where_its_own_log_cannot_be_written(program: Program) -> None:
@@ -160,6 +185,8 @@ def test_ctrl_z_goes_back_to_the_shell_and_fg_returns(program: Program, mode: tu
         terminal.wait_for("ask>" if mode else "mode ask")
         terminal.send("hi" + ENTER)
         terminal.wait_for("An answer.")
+        while mode and "ask>" not in terminal.text.rpartition("An answer.")[2]:
+            terminal.read_more()  # before that the line settings are not the program's, and the key would be lost
         terminal.send(CTRL_D)
         assert terminal.wait() == 0
 
