@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .call_reader import CallReader
 from .chat_formats import ChatFormat, Mark
 from .delta_buffer import DeltaBuffer
-from .loose_calls import CALL_BEGINNINGS, LineTracker, Opening, classify, closing
+from .loose_calls import CALL_BEGINNINGS, MAX_HELD_CHARS, LineTracker, Opening, classify, closing
 from .tokenizer import StreamDecoder, Tokenizer
 from .types import AnswerText, ChatDelta, FinishReason, ReasoningText
 
@@ -240,7 +240,9 @@ class _Machine:
         self._tail = tail
         verdict, rest = closing(tail, expected=bool(reader.opener))
         tentative = self._private is not None
-        if verdict == "open" and "\n" in tail and not tentative:
+        if verdict != "text" and len(tail) > MAX_HELD_CHARS:  # nothing followed for so long
+            self._close_calls()
+        elif verdict == "open" and "\n" in tail and not tentative:
             reader.confirm()
         elif verdict == "closed" and not tentative:
             self._close_calls()

@@ -18,6 +18,7 @@ from typing import Literal
 
 CALL_BEGINNINGS = "{[`<"
 MAX_INTRODUCTION_CHARS = 200  # "one short sentence" before a bare call
+MAX_HELD_CHARS = 500  # of white space and brackets before or after a call; each character looks at all of them
 
 _FENCE = re.compile(r"```(?:json|tool_call|tool|)[ \t]*\n\s*(?=[{\[])")
 _FENCE_BEGUN = re.compile(r"`{1,2}|```[a-z_]{0,9}[ \t]*(\n\s*)?")
@@ -42,16 +43,16 @@ def classify(held: str) -> tuple[Opening, int]:
         return Opening.BARE, 0
     if held[0] == "`":
         found = _FENCE.match(held)
-        return (Opening.BARE, found.end()) if found else (_partial(_FENCE_BEGUN.fullmatch(held) is not None), 0)
+        return (Opening.BARE, found.end()) if found else (_partial(_FENCE_BEGUN.fullmatch(held) is not None, held), 0)
     found = _TAG.match(held)
     if found:
         return Opening.TAGGED, found.end()
     begun = _TAG_BEGUN.fullmatch(held) is not None or any(tag.startswith(held) for tag in _TAGS)
-    return _partial(begun), 0
+    return _partial(begun, held), 0
 
 
-def _partial(possible: bool) -> Opening:
-    return Opening.PARTIAL if possible else Opening.NO
+def _partial(possible: bool, held: str) -> Opening:
+    return Opening.PARTIAL if possible and len(held) <= MAX_HELD_CHARS else Opening.NO
 
 
 def closing(tail: str, *, expected: bool) -> tuple[Literal["open", "closed", "text"], str]:
