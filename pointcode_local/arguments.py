@@ -11,6 +11,8 @@ import json
 import re
 from typing import Any
 
+from pointcode_local.tools.arguments import kind_of
+
 MAX_DEPTH = 100  # of lists and objects in each other; what walks them later has no deep stack
 
 
@@ -29,7 +31,7 @@ def parse_arguments(written: str) -> dict[str, Any]:
     if isinstance(value, list) and len(value) == 1:  # type: ignore[reportUnknownArgumentType]
         value = value[0]  # type: ignore[reportUnknownVariableType]
     if not isinstance(value, dict):
-        raise ArgumentError(f"the arguments must be one JSON object, got {_kind(value)}")
+        raise ArgumentError(f"the arguments must be one JSON object, got {kind_of(value)}")
     if _is_deep(value):  # type: ignore[reportUnknownArgumentType]
         raise ArgumentError(f"the arguments are nested more than {MAX_DEPTH} deep")
     return {str(key): item for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
@@ -78,11 +80,6 @@ def _mended(text: str) -> list[str]:
     escaped = _BAD_ESCAPE.sub(lambda m: m.group(0) if m.group(1) else "\\\\", bare)
     no_commas = _STRING_OR_COMMA.sub(lambda m: "" if m.group(0) == "," else m.group(0), escaped)
     return [bare, escaped, no_commas]
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
-    return names.get(type(value), "nothing")
 
 
 def as_far_as_readable(written: str) -> dict[str, Any]:

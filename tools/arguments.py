@@ -1,4 +1,4 @@
-"""Reading the arguments of a tool call as models write them, and saying the cure when that fails."""
+"""Fitting the arguments of a tool call, as models write them, to its schema, and saying the cure when that fails."""
 
 from __future__ import annotations
 
@@ -84,20 +84,12 @@ def find_tool(tools: Iterable[Tool], name: str) -> Tool | str:
     return f"Unknown tool {name!r}.{hint} Available tools: {', '.join(known)}."
 
 
-def parse_arguments(tool: Tool, raw_json: str) -> dict[str, Any] | str:
-    """The validated arguments, or an error text with the cure.
-
-    Accepts raw control characters in strings, aliases such as filePath, numbers and booleans as strings, objects
-    written as JSON strings, and text around a single object. Unknown parameters are an error only when nothing fits.
-    """
-    given = _load(raw_json)
-    if isinstance(given, str):
-        return f"The arguments of {tool.name} are not valid JSON ({given}). {usage(tool)}"
-    return validate(tool, given)
-
-
 def validate(tool: Tool, given: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Arguments checked against the tool's schema: names mended, types converted; or an error text."""
+    """Arguments checked against the tool's schema, or an error text with the cure.
+
+    Accepts aliases such as filePath, numbers and booleans as strings, objects written as JSON strings, and one object
+    for a list. Unknown parameters are passed over.
+    """
     prepared = _flat_edit(tool, dict(given))
     try:
         return _object(cast(Mapping[str, Any], tool.parameters), prepared, "")
@@ -118,33 +110,6 @@ def usage(tool: Tool) -> str:
 
 class _Bad(Exception):
     pass
-
-
-def _load(raw: str) -> dict[str, Any] | str:
-    """The object, or why there is none."""
-    text = raw.strip() or "{}"
-    reason = ""
-    for attempt in _readings(text):
-        try:
-            value = json.loads(attempt, strict=False)
-        except ValueError as error:
-            reason = reason or str(error)
-            continue
-        except RecursionError:
-            return "nested too deeply"
-        if isinstance(value, str) and value.lstrip().startswith("{"):
-            return _load(value)
-        if isinstance(value, dict):
-            return cast(dict[str, Any], value)
-        reason = reason or "an object is expected"
-    return reason
-
-
-def _readings(text: str) -> Iterable[str]:
-    yield text
-    fenced = re.fullmatch(r"```\w*\s*(\{.*\})\s*```", text, re.DOTALL)
-    if fenced is not None:
-        yield fenced.group(1)
 
 
 def _flat_edit(tool: Tool, given: dict[str, Any]) -> dict[str, Any]:
@@ -213,14 +178,14 @@ def _value(spec: Mapping[str, Any], value: Any, where: str) -> Any:
             if isinstance(items, Mapping):
                 items = [items]
             if not isinstance(items, list):
-                raise _Bad(f"{where} must be a list, not {_kind(value)}")
+                raise _Bad(f"{where} must be a list, not {kind_of(value)}")
             return [
                 _value(spec.get("items", {}), item, f"{where}[{at}]") for at, item in enumerate(cast(list[Any], items))
             ]
         case "object":
             item = _maybe_json(value) if isinstance(value, str) else value
             if not isinstance(item, Mapping):
-                raise _Bad(f"{where} must be an object, not {_kind(value)}")
+                raise _Bad(f"{where} must be an object, not {kind_of(value)}")
             return _object(spec, cast(Mapping[str, Any], item), where + ".")
         case _:
             return value
@@ -228,7 +193,7 @@ def _value(spec: Mapping[str, Any], value: Any, where: str) -> Any:
 
 def _string(value: Any, where: str, spec: Mapping[str, Any]) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _Bad(f"{where} must be a string, not {_kind(value)}")
+        raise _Bad(f"{where} must be a string, not {kind_of(value)}")
     text = str(value)
     choices = spec.get("enum")
     if choices and text not in choices:
@@ -270,7 +235,8 @@ def _maybe_json(text: str) -> Any:
         return text
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What a JSON value is, for messages."""
     names = {
         dict: "an object",
         list: "a list",

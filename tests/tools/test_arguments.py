@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointcode_local.tools.arguments import find_tool, parse_arguments
+from pointcode_local.runner import _fitted
+from pointcode_local.tools.arguments import find_tool
 from pointcode_local.tools.base import Tool
 from pointcode_local.tools.registry import SMALL_MENU, build_tools, describe
 
@@ -17,7 +18,7 @@ TOOLS = {tool.name: tool for tool in build_tools().tools}
 
 
 def parsed(name: str, raw: str) -> Any:
-    return parse_arguments(TOOLS[name], raw)
+    return _fitted(TOOLS[name], raw)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_near_misses_are_understood(tool: str, raw: str, wanted: dict[str, Any])
         ("read", '{"path": "a", "offset": "two"}', "whole number"),
         ("read", '{"path": "a", "offset": true}', "whole number"),
         ("read", '{"path": "a"', "not valid JSON"),
-        ("read", "[1]", "an object is expected"),
+        ("read", "[1]", "must be one JSON object, got a number"),
         ("edit", '{"path": "a", "edits": [{"old": "x"}]}', "edits[0].new is missing"),
         ("edit", '{"path": "a", "edits": "x"}', "list"),
         ("grep", '{"pattern": "x", "literal": "maybe"}', "true or false"),
