@@ -19,7 +19,6 @@ TaskFlag = _native.TaskFlag
 TASK_DTYPE: np.dtype[np.void] = _native.task_dtype()
 TILE_ROWS = 16
 UNITS_PER_UPGATE_TILE = 8
-PAGE_TOKENS = 64
 SLICE_ONE = 65536
 NONE = -1
 

@@ -56,11 +56,3 @@ def build_tools(*, small_model: bool = False, environment: Mapping[str, str] | N
         AskTool(),
     )
     return ToolBox(tuple(tool for tool in tools if not small_model or tool.name in SMALL_MENU), jobs)
-
-
-def describe(tool: Tool) -> dict[str, object]:
-    """The tool as chat templates and OpenAI-compatible servers want it."""
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-    }

@@ -214,12 +214,3 @@ class TerminalText:
         if how == 0:
             self._rows[self._row] = self._rows[self._row][: self._column]
             del self._rows[self._row + 1 :]
-
-
-def clean(data: bytes) -> str:
-    """The whole of an output at once."""
-    out: list[str] = []
-    text = TerminalText(out.append)
-    text.feed(data)
-    text.finish()
-    return "".join(out)

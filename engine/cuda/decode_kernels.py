@@ -13,7 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-PAGE = 64
 _LOG2E = 1.4426950408889634
 
 

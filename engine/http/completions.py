@@ -27,7 +27,6 @@ from .text import complete, prompt_text
 _DEFAULT_TOKENS = 16  # as OpenAI's
 _MAX_STOPS = 16
 _MAX_TOKENS = 2**31 - 1
-_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from pointcode_local.runner import _fitted
 from pointcode_local.tools.arguments import find_tool
 from pointcode_local.tools.base import Tool
-from pointcode_local.tools.registry import SMALL_MENU, build_tools, describe
+from pointcode_local.tools.registry import SMALL_MENU, build_tools
 
 TOOLS = {tool.name: tool for tool in build_tools().tools}
+
+
+def described(tool: Tool) -> dict[str, object]:
+    """The tool as chat templates and servers want it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
 
 
 def parsed(name: str, raw: str) -> Any:
@@ -108,7 +114,7 @@ def test_whatever_is_written_the_answer_is_arguments_or_an_error_text(name: str,
 
 def test_the_menus_are_short_fixed_and_complete() -> None:
     def size(tools: tuple[Tool, ...]) -> int:
-        return len(json.dumps([describe(tool) for tool in tools])) // 4
+        return len(json.dumps([described(tool) for tool in tools])) // 4
 
     small, full = build_tools(small_model=True).tools, build_tools().tools
     assert tuple(tool.name for tool in small) == SMALL_MENU and size(small) < 900
@@ -131,4 +137,4 @@ def test_the_menus_are_short_fixed_and_complete() -> None:
         ]
     )
     assert size(full) < 1500
-    assert [describe(tool) for tool in full] == [describe(tool) for tool in build_tools().tools]
+    assert [described(tool) for tool in full] == [described(tool) for tool in build_tools().tools]

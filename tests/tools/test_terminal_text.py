@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointcode_local.tools.terminal_text import LIVE_ROWS, TerminalText, clean
+from pointcode_local.tools.terminal_text import LIVE_ROWS, TerminalText
+
+
+def clean(data: bytes) -> str:
+    """The whole of an output at once."""
+    out: list[str] = []
+    text = TerminalText(out.append)
+    text.feed(data)
+    text.finish()
+    return "".join(out)
 
 
 @pytest.mark.parametrize(
