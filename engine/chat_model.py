@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -36,7 +37,7 @@ from .types import (
 )
 
 DEFAULT_REASONING_BUDGET = 8192  # tokens; then the closing marker is forced
-_LONG_CHARS, _MANY = 20_000, 500  # of a conversation; messages and tools
+_LONG_CHARS, _MANY = 20_000, 500  # of a conversation with its tools; messages and tools
 _NEVER = -1e4  # logit bias
 
 
@@ -87,9 +88,8 @@ class LocalChatModel:
 
     async def _prompt_of(self, request: ChatRequest) -> list[int]:
         """A long conversation is tokenised on another thread: the event loop has other streams to deliver."""
-        n_chars = sum(len(message.content) for message in request.messages)
-        self.check_length(n_chars)
-        if n_chars < _LONG_CHARS and len(request.messages) + len(request.tools) < _MANY:
+        self.check_length(sum(len(message.content) for message in request.messages))
+        if not _is_long(request):
             ids = self.prompt_ids(request.messages, request.tools)
         else:
             ids = await asyncio.to_thread(self.prompt_ids, request.messages, request.tools)
@@ -241,6 +241,17 @@ class LocalChatModel:
         parallel = parallel and choice == "required"
         forced = tool_call_grammar(allowed, form, tokenizer, forced=True, parallel=parallel)
         return replace(forced, trigger=trigger, repeats=False)
+
+
+def _is_long(request: ChatRequest) -> bool:
+    """Whether tokenising takes so long that others would notice."""
+    if len(request.messages) + len(request.tools) >= _MANY:
+        return True
+    n_chars = sum(len(m.content) + len(m.reasoning) for m in request.messages)
+    n_chars += sum(len(call.arguments) for m in request.messages for call in m.tool_calls)
+    if n_chars < _LONG_CHARS:
+        n_chars += sum(len(t.description) + len(json.dumps(t.parameters, default=dict)) for t in request.tools)
+    return n_chars >= _LONG_CHARS
 
 
 def open_chat_model(model: str | Path, options: EngineOptions) -> LocalChatModel:

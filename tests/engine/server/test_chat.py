@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +340,34 @@ def test_odd_arguments_in_the_history_do_not_fail_the_request(asked: Asked, argu
     ]
     status, body = asked.post(CHAT, messages=turns, tools=[READ], max_tokens=1)
     assert status == 200 or body["error"]["code"] == "context_length_exceeded"
+
+
+LONG = "words " * 4000
+LONG_TOOL: Any = {"type": "function", "function": {"name": "long", "description": LONG}}
+LONG_CALL: Any = {"id": "1", "type": "function", "function": {"name": "read", "arguments": json.dumps({"a": LONG})}}
+
+
+@pytest.mark.parametrize(
+    ("more", "is_beside"),
+    [
+        ({}, False),
+        ({"messages": [{"role": "user", "content": LONG}]}, True),
+        ({"messages": [*HELLO, {"role": "assistant", "reasoning_content": LONG}, *HELLO]}, True),
+        ({"messages": [*HELLO, {"role": "assistant", "tool_calls": [LONG_CALL]}, *HELLO]}, True),
+        ({"tools": [LONG_TOOL]}, True),
+        ({"tools": [{**READ, "function": {**READ["function"], "parameters": {"description": LONG}}}]}, True),
+    ],
+)
+def test_a_long_conversation_is_tokenised_beside_the_event_loop(
+    asked: Asked, model: LocalChatModel, more: Any, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever makes it long: the other streams go on meanwhile."""
+    threads: list[threading.Thread] = []
+
+    def noted(*arguments: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return [40]
+
+    monkeypatch.setattr(model, "prompt_ids", noted)
+    asked.post(CHAT, **{"messages": HELLO, "max_tokens": 1, **more})
+    assert [thread is not threading.main_thread() for thread in threads] == [is_beside]
