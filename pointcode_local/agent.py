@@ -160,10 +160,11 @@ class Agent:
         """Tell the model something that happened outside of its turns; it reads it before it is asked next."""
         self._add(ContextAdded("note", f"[note] {text}"))
 
-    def attach(self, source: str, text: str) -> None:
-        """Give the model a text with the next prompt, e.g. a file as an editor holds it."""
-        for added in self._core.window.fitted([ContextAdded(source, text)]):
-            self._add(added)
+    def attach(self, source: str, text: str) -> bool:
+        """Give the model a text with the next prompt, e.g. a file as an editor holds it. False when it was cut."""
+        (added,) = self._core.window.fitted([ContextAdded(source, text)])
+        self._add(added)
+        return added.text == text
 
     def _add(self, event: ContextAdded) -> None:
         """What a model writes stands right behind the prompt it was asked with: nothing may come between, or the prompt

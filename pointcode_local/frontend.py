@@ -281,7 +281,7 @@ class EditorHost(Host, Protocol):
         """What the person should know before the first prompt: settings that were ignored, no sandbox. After `open`."""
         ...
 
-    def attach(self, source: str, text: str) -> None:
+    def attach(self, source: str, text: str) -> bool:
         """Add text that goes with the next prompt to the history, e.g. a file that the editor holds. Not in a turn."""
         ...
 

@@ -289,10 +289,9 @@ class AppHost:
         warning = self.sandbox_warning()
         return (*self._setup.settings.ignored, *self.problems, *([warning] if warning else []))
 
-    def attach(self, source: str, text: str) -> None:
-        """Add text that goes with the next prompt."""
-        if self._agent is not None:
-            self._agent.attach(source, text)
+    def attach(self, source: str, text: str) -> bool:
+        """Add text that goes with the next prompt; False when it had to be cut to fit the model's context."""
+        return self._agent is None or self._agent.attach(source, text)
 
     def sessions(self) -> Sequence[SessionInfo]:
         """Stored sessions of this folder in which something was said, newest first."""

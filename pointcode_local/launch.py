@@ -17,7 +17,7 @@ from pointcode_local.frontend import HostError
 from pointcode_local.host import AppHost
 from pointcode_local.local_models import exit_code_of
 from pointcode_local.open_session import SessionChoice
-from pointcode_local.piped import PipedInput, as_context, is_piped
+from pointcode_local.piped import CUT_TO_FIT, PipedInput, as_context, is_piped
 from pointcode_local.waiting import StderrLines
 
 
@@ -63,8 +63,9 @@ async def _scripted(options: argparse.Namespace, setup: Setup, prompt: str, outp
     try:
         prompt = host.expanded(prompt)
         agent = await host.open(told.opening)
-        if piped is not None and (text := await piped.text(lambda why: show(f"pointcode: {why}"))).strip():
-            host.attach("standard input", as_context(text))
+        text = await piped.text(lambda why: show(f"pointcode: {why}")) if piped is not None else ""
+        if text.strip() and not host.attach("standard input", as_context(text)):
+            show(f"pointcode: {CUT_TO_FIT}")
         for problem in host.problems:
             show(f"pointcode: {problem}")
         if warning := host.sandbox_warning():

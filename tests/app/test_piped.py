@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pointcode_local import piped
+from pointcode_local.exits import UsageError
 from pointcode_local.piped import GIVEN, PipedInput, as_context, is_piped
 from tests.app.blockturn_kit import play
 from tests.app.openai_server import Reply, ScriptedServer
@@ -64,7 +65,38 @@ async def test_a_pipe_is_read_to_its_end_and_a_flood_only_in_part(monkeypatch: p
     for _ in range(64):
         os.write(theirs, b"x" * 4096)
     os.close(theirs)
-    assert 0 < len(await reading.text(print)) <= 1 << 17
+    said: list[str] = []
+    assert 0 < len(await reading.text(said.append)) <= 1 << 17
+    assert len(said) == 1 and "only the first" in said[0] and "262 kB" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("\ufeffgrüße\n".encode("utf-16-le"), "grüße\n"),
+        ("\ufeffgrüße\n".encode(), "grüße\n"),
+        (b"\x1b[31mred\x1b[0m\n" * 50, "\x1b[31mred\x1b[0m\n" * 50),
+        (b"a.py\0b.py\0", "a.py\0b.py\0"),
+        (bytes(range(256)) * 9, None),
+        (b"\x7fELF\2\1\1" + bytes(100), None),
+    ],
+)
+async def test_what_is_no_text_is_refused(data: bytes, text: str | None):
+    ours, theirs = os.pipe()
+    reading = PipedInput(ours, must_come=True)
+    os.write(theirs, data)
+    os.close(theirs)
+    if text is None:
+        with pytest.raises(UsageError, match="is no text in UTF-8"):
+            await reading.text(print)
+    else:
+        assert await reading.text(print) == text
+
+
+def test_that_the_middle_of_a_long_input_is_left_out_is_said(program: Program):
+    _, done, server = program.ask(Reply("Fine."), prompt="Review this.", data=b"some words on a line\n" * 20_000)
+    assert done.returncode == 0 and b"its middle is left out" in done.stderr
+    assert "left out here to fit the context" in server.requests[0]["messages"][-1]["content"]
 
 
 def test_a_terminal_and_dev_null_give_nothing():
