@@ -11,6 +11,8 @@ from ..chat import is_deep
 from .errors import ApiError, invalid
 
 MAX_DEPTH = 100  # of a body; whatever walks it later has no deep stack
+_MAX_BRACKETS = 1 << 20  # of a body, those in texts included: 32 MB of empty objects would take gigabytes
+_MAX_OBJECTS = 1 << 16  # messages, tools, parts of one list
 _BIGGEST = 2**63 - 1
 _MAX_TEXT_CHARS = 1000  # of a stop string: it is looked for at every token
 _LARGEST = sys.float_info.max
@@ -18,6 +20,8 @@ _LARGEST = sys.float_info.max
 
 def load_object(data: bytes) -> dict[str, Any]:
     """The JSON object in `data`; raises ApiError 400."""
+    if data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
+        raise ApiError(400, f"the body holds more than {_MAX_BRACKETS:,} lists and objects", code="invalid_json")
     try:
         value = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -133,8 +137,11 @@ class Body:
 
     def objects(self, name: str) -> list[Body]:
         """A list of objects (empty when absent)."""
+        items = self.items(name)
+        if len(items) > _MAX_OBJECTS:
+            raise invalid(self.path(name), f"may hold at most {_MAX_OBJECTS:,} objects, not {len(items):,}")
         return [Body(self._typed(f"{name}[{i}]", item, dict, "an object"), self.path(f"{name}[{i}]"))
-                for i, item in enumerate(self.items(name))]  # fmt: skip
+                for i, item in enumerate(items)]  # fmt: skip
 
     def items(self, name: str) -> list[Any]:
         """A list (empty when absent)."""

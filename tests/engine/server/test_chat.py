@@ -18,6 +18,7 @@ from ..tiny_models import Family
 from .kit import HELLO, READ, Asked, tiny
 
 CHAT = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 DEEP = '{"a":' * 150 + "1" + "}" * 150
 WARM = {"messages": HELLO, "temperature": 1.0, "seed": 11}
 
@@ -105,6 +106,16 @@ def test_a_body_that_is_no_json_object_is_refused(asked: Asked, raw: str) -> Non
     answer = asked.request("POST", CHAT, content=raw, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert "JSON" in answer.json()["error"]["message"]
+
+
+def test_a_body_of_more_parts_than_a_conversation_has_is_refused_unread(asked: Asked) -> None:
+    """Each takes a hundred times its bytes in memory."""
+    answer = asked.request("POST", CHAT, content='{"messages":[' + "{}," * (1 << 20) + "{}]}", headers=JSON)
+    assert answer.status_code == 400 and "1,048,576 lists and objects" in answer.json()["error"]["message"]
+    for name in ("messages", "tools"):
+        status, body = asked.post(CHAT, **{"messages": HELLO, name: [{}] * 70_000})
+        assert (status, body["error"]["param"]) == (400, name)
+        assert "at most 65,536 objects, not 70,000" in body["error"]["message"]
 
 
 def test_members_that_change_nothing_and_nulls_are_accepted(asked: Asked) -> None:
