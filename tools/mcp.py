@@ -176,9 +176,10 @@ class Connection:
 
     async def _http(self, stack: AsyncExitStack) -> Any:
         from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
 
-        http = await stack.enter_async_context(create_mcp_http_client(dict(self.server.headers)))
+        from .mcp_http import limited_client
+
+        http = await stack.enter_async_context(limited_client(dict(self.server.headers)))
         return streamable_http_client(self.server.url, http_client=http)
 
     def _stdio(self, stack: AsyncExitStack) -> Any:

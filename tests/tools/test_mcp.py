@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pointcode_local.tools import mcp_stdio
 from pointcode_local.tools.arguments import validate
 from pointcode_local.tools.base import Tool, ToolContext, ToolResult
 from pointcode_local.tools.mcp import Connection, open_servers, tool_name
@@ -242,6 +243,17 @@ async def test_a_server_over_http_that_forgot_the_session_is_asked_for_a_new_one
         await servers.open(McpServer("web", url=http_stub, headers=(("authorization", "Bearer t"),)))
         (await asyncio.to_thread(urllib.request.urlopen, urllib.request.Request(http_stub, method="PUT"))).close()
         assert "Session terminated" in (await servers.call("mcp__web__echo", text="lost")).text
+        assert "back" in (await servers.call("mcp__web__echo", text="back")).text
+
+
+async def test_an_answer_over_http_that_is_too_long_is_an_error_result(
+    tmp_path: Path, http_stub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_stdio, "MAX_MESSAGE_BYTES", 1 << 20)
+    async with Servers(tmp_path) as servers:
+        await servers.open(McpServer("web", url=http_stub, headers=(("authorization", "Bearer t"),)))
+        long = await servers.call("mcp__web__echo", text="x" * (2 << 20))
+        assert long.is_error and "it has more than 1 MB" in long.text
         assert "back" in (await servers.call("mcp__web__echo", text="back")).text
 
 
