@@ -224,11 +224,8 @@ class Turn:
     async def _overflowed(self, error: ContextOverflow) -> None:
         """The server counts more than we do, or the reply itself filled the context: learn, and make room."""
         assert self._reply is not None
-        if self._reply.is_empty:
-            self._reply_done()
-            self.n_calls -= 1
-        else:
-            await self._keep_what_came()
+        self.n_calls -= self._reply.is_empty
+        await self._keep_what_came()
         self._n_overflows += 1
         if self._n_overflows > TRIES:
             raise Stop("error", f"the prompt does not fit the model's context: {error}")
@@ -241,14 +238,13 @@ class Turn:
         self._n_broken += 1
         if self._n_broken >= MAX_BROKEN:
             raise Stop("error", str(error), temporary=True)
-        if reply.is_empty:
-            self._reply_done()
-            return
         await self._keep_what_came()
-        self._core.emit(ContextAdded("note", NOTES["broken"]))
+        if not reply.is_empty:
+            self._core.emit(ContextAdded("note", NOTES["broken"]))
 
     async def _keep_what_came(self) -> None:
-        """Of a reply that was not finished: its text, and its complete calls, which may be under way."""
+        """Of a reply that was not finished: its text, and its complete calls, which may be under way. An empty one is
+        noted too: what comes behind it comes behind the prompt it was asked with, also when the log is read again."""
         runner = self._runner
         assert runner is not None
         self._settle_cut_calls()

@@ -206,3 +206,20 @@ def test_a_file_whose_middle_was_left_out_to_fit_the_context_is_not_replaced(tmp
     assert "left out here" in model.requests[1].messages[-1].content
     assert "only in part" in model.requests[2].messages[-1].content
     assert (play.cwd / "a.txt").read_text() == text
+
+
+def test_what_is_told_after_a_request_that_failed_is_a_message_of_its_own_also_when_the_log_is_read(tmp_path: Path):
+    model = ScriptedModel(call("look"), [lambda: bench.agent.note("Late."), BackendError("broken")], say("Done."))
+    bench = Bench(tmp_path, model, [FakeTool("look")])
+
+    def on_event(event: AgentEvent) -> None:
+        if isinstance(event, AssistantMessage) and event.tool_calls:
+            bench.agent.send(Prompt("Mind this.", steer=True))
+
+    bench.play("Go.", on_event)
+    assert_extends(model.requests, [])
+    assert [m.content for m in model.requests[-1].messages[-2:]] == ["Mind this.", "[note] Late."]
+    bench.log.close()
+    _, history = bench.store.open(bench.log.id)
+    again = Bench(tmp_path, ScriptedModel(), [FakeTool("look")], history=history)
+    assert again.agent.conversation.messages == bench.agent.conversation.messages
