@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import codecs
 import logging
 import os
 import sys
@@ -97,6 +98,11 @@ def _log_to(path: Path) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
+def _writes_utf8() -> bool:
+    """Whether the locale lets the full screen's lines and marks through; Textual writes to the standard error."""
+    return all(codecs.lookup(stream.encoding).name == "utf-8" for stream in (sys.stdout, sys.__stderr__ or sys.stderr))
+
+
 def run_interactive(options: argparse.Namespace) -> int:
     """`pointcode`: the full-screen interface, or the line mode with --plain."""
     if not options.plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -109,6 +115,9 @@ def run_interactive(options: argparse.Namespace) -> int:
     _log_to(setup.places.state / "pointcode.log")
     host = AppHost(setup, _choice(options), interactive=True)
     history_path = setup.places.state / "prompts.jsonl"
+    if not options.plain and not _writes_utf8():
+        print(f"pointcode: line mode, since the terminal is said to take {sys.stdout.encoding} only", file=sys.stderr)
+        options.plain = True
     if options.plain or os.environ.get("TERM") == "dumb":
         from pointcode_local.plain import run_plain
 

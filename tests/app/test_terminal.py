@@ -92,6 +92,18 @@ def test_the_windows_title_tells_who_waits_and_is_given_back(program: Program) -
     assert terminal.raw.rfind(b"\x1b[23;2t") > terminal.raw.rfind(b"\x1b]2;") > terminal.raw.rfind(b"\x1b[22;2t") >= 0
 
 
+def test_where_the_locale_has_no_utf_8_the_line_mode_stands_in(program: Program) -> None:
+    with (
+        ScriptedServer([Reply("na\u00efve")]) as server,
+        PtyProgram(program, "--endpoint", server.url, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as terminal,
+    ):
+        terminal.wait_for("ask>")
+        terminal.send("hi" + ENTER)
+        terminal.wait_for("na?ve")
+        assert "line mode, since the terminal is said to take" in terminal.text
+        assert b"\\u" not in terminal.raw and LEFT_ALTERNATE_SCREEN not in terminal.raw
+
+
 def test_a_console_without_a_window_gets_no_title(program: Program) -> None:
     with ScriptedServer([]) as server, PtyProgram(program, "--endpoint", server.url, TERM="linux") as terminal:
         terminal.wait_for(READY)
