@@ -159,9 +159,12 @@ class GrammarState:
     def replayed(self, output: Sequence[int]) -> GrammarState:
         """A state of its own for a row that goes on after `output`."""
         again = GrammarState(self._grammar, self._watch, self._make_matcher, self._tokens, self._stop_ids)
-        for n in range(1, len(output) + 1):
-            if again._matcher is not None or _in_mask(self._watch, output[n - 1]):
-                again._current = again._after(output[n - 1 : n], output[max(0, n - _RECENT) : n])
+        try:
+            for n in range(1, len(output) + 1):
+                if again._matcher is not None or _in_mask(self._watch, output[n - 1]):
+                    again._current = again._after(output[n - 1 : n], output[max(0, n - _RECENT) : n])
+        except BaseException as error:  # noqa: BLE001 - see advance
+            again._current = again._failed(error)
         again._earlier = tuple(output[-_RECENT:])
         return again
 
@@ -173,8 +176,15 @@ class GrammarState:
         """Masks after the output of `n_generated` tokens that ends with `recent` (newest last).
 
         The first is for the next token, the others for those after 1, 2, … tokens of `draft`, for as long as the draft
-        fits. An empty list allows everything.
+        fits. An empty list allows everything. Never raises: the threads that ask serve all requests.
         """
+        try:
+            return self._advance(n_generated, recent, draft)
+        except BaseException as error:  # noqa: BLE001 - a panic of the library, which is in Rust, is no Exception
+            mask = self._failed(error)
+            return [] if mask is None else [mask]
+
+    def _advance(self, n_generated: int, recent: Sequence[int], draft: Sequence[int]) -> list[np.ndarray]:
         new = recent[-(n_generated - self._n_seen) :] if n_generated > self._n_seen else ()
         self._n_seen = n_generated
         mask = self._after(new, recent)
@@ -230,6 +240,13 @@ class GrammarState:
         allowed = np.zeros(len(self._tokens), np.bool_)
         allowed[self._stop_ids] = True
         return pack_mask(allowed)
+
+    def _failed(self, error: BaseException) -> np.ndarray | None:
+        """The output ends here, with this problem."""
+        _LOG.error("a grammar failed", exc_info=error)
+        self._matcher = None
+        self.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return self._only_stops()
 
     def _let_go(self, problem: str) -> np.ndarray | None:
         """The row is free again (and watched) where its grammar repeats; otherwise it ends with the problem."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,6 +245,69 @@ def test_an_output_that_cannot_be_held_any_more_ends_instead_of_running_free(fac
     assert allowed(writer.mask(*b"x")) == {b"<eos>"}  # as if the grammar had become too complex
     assert writer.state.problem
     assert allowed(writer.mask(*b"y")) == {b"<eos>"}
+
+
+class Panic(BaseException):
+    """As a library written in Rust raises it."""
+
+
+class Faulty:
+    """A matcher that fails with the third token."""
+
+    def __init__(self, matcher: Any, error: BaseException) -> None:
+        self._matcher = matcher
+        self._error = error
+        self._n_left = 2
+
+    def consume_tokens(self, tokens: list[int]) -> bool:
+        self._n_left -= len(tokens)
+        if self._n_left < 0:
+            raise self._error
+        return self._matcher.consume_tokens(tokens)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+
+@pytest.mark.parametrize("error", [Panic("at the disco"), IndexError("list index out of range")])
+def test_a_grammar_that_breaks_ends_its_output_and_no_other(files: ModelFiles, error: BaseException) -> None:
+    request = Request((20, 21), 60, SamplingParams(), files.stop_ids, Grammar("json_schema", SCHEMA))
+
+    async def main(engine: Engine) -> None:
+        grammars = engine._parts.grammars
+        assert grammars is not None
+        begun = grammars._begun
+        grammars._begun = lambda source: Copied(begun(source), error)  # type: ignore[method-assign, assignment]
+        _, end = await text_of(engine, files, request)
+        assert end.reason == "error" and str(error) in (end.error or "")
+        grammars._begun = begun  # type: ignore[method-assign]
+        text, end = await text_of(engine, files, request)
+        assert end.reason in ("stop", "length") and text.startswith("{")
+
+    engine = Engine(assemble(files, "tiny", EngineOptions(backend="cpu", n_threads=1, kv_bytes=12 << 20)))
+    asyncio.run(main(engine))
+    engine.close()
+
+
+class Copied:
+    """What is copied for each state."""
+
+    def __init__(self, matcher: Any, error: BaseException) -> None:
+        self._matcher = matcher
+        self._error = error
+
+    def deep_copy(self) -> Any:
+        return Faulty(self._matcher.deep_copy(), self._error)
+
+
+def test_a_grammar_that_breaks_while_it_is_replayed_ends_that_output(factory: GrammarFactory) -> None:
+    """That happens on the thread that serves all requests, when a row comes back into the batch."""
+    state = factory.compile(Grammar("json_schema", SCHEMA), [EOS])
+    make = state._make_matcher
+    state._make_matcher = lambda: Faulty(make(), Panic("again"))  # type: ignore[assignment, return-value]
+    again = state.replayed(list(b'{"a":1'))
+    assert again.problem == "Panic: again" and allowed(again.start()[0]) == {b"<eos>"}
+    assert not state.problem
 
 
 def test_a_schema_that_would_take_seconds_to_compile_is_refused(factory: GrammarFactory) -> None:
