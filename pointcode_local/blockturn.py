@@ -51,6 +51,7 @@ UNDONE = (
     "Nothing was done now: the model said again what it had done before. Say what is to be changed, and in which file."
 )
 _CLAIM = re.compile(r"(?:Creat|Edit|Renam)\w* [^\n]*(?:\(\d[\d,]* lines?\)|: \d+ replacements?| in \d+ places?)")
+_RUN_IT = re.compile(r"\b((?:run|execute|start)\s+)it\b", re.IGNORECASE)
 _INNER = re.compile(r"\b(?:docstrings?|comments?)\b", re.IGNORECASE)
 _TELL = re.compile(r"\W*(?:please\s+)?(?:review|summari[sz]e|explain|describe)\b[^\n]{0,80}\Z", re.IGNORECASE)
 _MISTAKE = re.compile(
@@ -157,7 +158,9 @@ class BlockTurn(BlockWork):
     # ------------------------------------------------------------------------------------------- commands, questions
     def _given_command(self, text: str, files: Files) -> str:
         """The command that an order spells out, or that runs the project's tests; "" for none."""
-        if command := given_command(text, self._is_program) or plain_command(text, files.names):
+        changed = [name for name in self._core.changed if name in files.names]
+        meant = _RUN_IT.sub(lambda found: f"{found[1]}{changed[-1]}", text, count=1) if changed else text
+        if command := given_command(text, self._is_program) or plain_command(meant, files.names):
             return command
         return test_command(files.names, files.text) if asks_for_tests(text) else ""
 

@@ -17,6 +17,8 @@ _CHANGE = re.compile(
     _POLITE + r"(?:add|append|change|edit|fix|implement|insert|put|remove|rename|replace|rewrite|set|update)\b",
     re.IGNORECASE,
 )
+_COMPILE = re.compile(_POLITE + r"(?:compile|build)\b", re.IGNORECASE)
+_RUN_IT = re.compile(r"(?:run|execute)\s+it\b", re.IGNORECASE)
 _FENCE = "```"
 _MAX_FILES, _MAX_CHARS = 3, 6000
 
@@ -26,9 +28,11 @@ def split_steps(prompt: str) -> list[str]:
     if "\n" in prompt.strip() or _FENCE in prompt:
         return [prompt]
     parts = [part.strip(" ,;") for part in _BORDER.split(prompt)]
-    if len(parts) < 2 or any(len(part.split()) < 3 for part in parts):
+    if len(parts) < 2 or any(len(part.split()) < 3 and not _RUN_IT.match(part) for part in parts):
         return [prompt]
     parts = [_FIRST.sub("", part) for part in parts]
+    if _COMPILE.match(parts[0]) and _RUN_IT.match(parts[1]):  # one command line
+        parts[:2] = [f"{parts[0]} and {parts[1]}"]
     return [part[:1].upper() + part[1:] for part in parts]
 
 

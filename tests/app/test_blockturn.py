@@ -130,6 +130,12 @@ def test_a_name_is_renamed_everywhere_without_the_model(tmp_path: Path):
     assert (tmp_path / "ws" / "b.py").read_text() == "from a import area\ncalculator = 1\n"
 
 
+def test_to_run_it_is_to_run_the_file_that_was_changed(tmp_path: Path):
+    model, answer, _ = play(tmp_path, "Create hello.py that prints hi, then run it.", say('```\nprint("hi")'))
+    assert answer == "Created hello.py (1 line).\nRan `python3 hello.py`, which printed:\n```\nhi\n```"
+    assert len(model.requests) == 1
+
+
 def test_a_command_runs_and_its_output_stands_in_the_answer(tmp_path: Path):
     command, sentence = say("```sh\ncat a.txt"), say("It has 1 line.")
     model, answer, _ = play(tmp_path, "How many lines does a.txt have?", command, sentence, a_txt="one\n")

@@ -11,6 +11,8 @@ from pointcode_local.steps import next_step, split_steps, wanted_call
         ("Create a.py that prints 1. Then edit it: 2.", ["Create a.py that prints 1.", "Edit it: 2."]),
         ("Make a file x.txt, then change it to y", ["Make a file x.txt", "Change it to y"]),
         ("First write main.py now. Second, edit main.py again.", ["Write main.py now.", "Edit main.py again."]),
+        ("Create hello.py that prints hi, then run it.", ["Create hello.py that prints hi", "Run it."]),
+        ("First compile a.c with gcc, then run it.", ["Compile a.c with gcc and run it."]),
         ("I need a file b.md. After you made it, change its title.", ["I need a file b.md.", "Change its title."]),
     ],
 )
