@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 
 from .assembly import assemble
@@ -30,9 +29,7 @@ from .types import (
     ChatRequest,
     Grammar,
     Message,
-    PrefillProgress,
     Request,
-    StreamFinished,
     ToolSpec,
 )
 
@@ -176,19 +173,10 @@ class LocalChatModel:
         """Until the reply is finished, or its thinking has used up `budget` tokens."""
         async with aclosing(self.engine.stream(request)) as events:
             async for event in events:
-                if isinstance(event, PrefillProgress):
-                    reply.note(event)
-                    yield event
-                elif isinstance(event, StreamFinished):
-                    for delta in reply.finish(event.reason, event.error):
-                        yield delta
-                else:
-                    # One by one: how many ids arrive together is chance, where the thought ends must not be.
-                    for token, values in zip_longest(event.ids, event.logprobs):
-                        for delta in reply.feed(token, values):
-                            yield delta
-                        if reply.finished or (budget is not None and reply.thought_tokens >= budget):
-                            return
+                for delta in reply.hear(event, budget):
+                    yield delta
+                if reply.finished or reply.has_thought(budget):
+                    return
 
     async def _with_held_tools(self, request: ChatRequest) -> ChatRequest:
         """The request with schemas that a grammar can hold; a new one is looked at on another thread."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from .chat_parse import ReplyParser
 from .logprobs import token_logprob
@@ -17,7 +18,10 @@ from .types import (
     Message,
     PrefillProgress,
     ReasoningText,
+    StreamFinished,
+    TokenEvent,
     TokenLogprob,
+    TokensDecoded,
     ToolCall,
     ToolCallReady,
     Usage,
@@ -48,11 +52,6 @@ class Reply:
         self.is_whole = False  # ended by itself: may be continued id for id
 
     @property
-    def thought_tokens(self) -> int:
-        """Tokens of the open thought; 0 outside."""
-        return self._parser.n_reasoning_tokens if self._parser.in_reasoning else 0
-
-    @property
     def in_reasoning(self) -> bool:
         """Whether a thought is open."""
         return self._parser.in_reasoning
@@ -73,10 +72,25 @@ class Reply:
         self._n_given = len(ids)
         return [recorded for delta in self._parser.push(ids) for recorded in self._record(delta)]
 
-    def note(self, progress: PrefillProgress) -> None:
-        """Counts of the first prompt are those of the reply."""
-        if not self.n_written:
-            self._prompt = progress
+    def has_thought(self, budget: int | None) -> bool:
+        """Whether the open thought has taken up `budget` tokens; None: as many as it wants."""
+        return budget is not None and self.in_reasoning and self._parser.n_reasoning_tokens >= budget
+
+    def hear(self, event: TokenEvent, budget: int | None) -> Iterator[ChatDelta]:
+        """The deltas of what the engine tells, up to the end of the reply or of its thought's budget."""
+        match event:
+            case PrefillProgress():
+                if not self.n_written:  # counts of the first prompt are those of the reply
+                    self._prompt = event
+                yield event
+            case StreamFinished(reason=reason, error=error):
+                yield from self.finish(reason, error)
+            case TokensDecoded(ids, logprobs):
+                # One by one: how many ids arrive together is chance, where the thought ends must not be.
+                for token, values in zip_longest(ids, logprobs):
+                    yield from self.feed(token, values)
+                    if self.finished or self.has_thought(budget):
+                        return
 
     @property
     def usage(self) -> Usage:

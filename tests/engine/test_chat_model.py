@@ -12,6 +12,7 @@ from typing import NoReturn, cast
 
 import pytest
 
+from pointcode_local.engine.chat import ChatTemplate
 from pointcode_local.engine.chat_model import LocalChatModel, open_chat_model, recommended_sampling
 from pointcode_local.engine.engine import Engine
 from pointcode_local.engine.errors import ContextOverflow, RequestError
@@ -204,6 +205,21 @@ def test_a_thought_that_never_closes_is_closed_when_its_budget_is_spent(
     assert end.reason in ("length", "stop")
     assert end.usage.prompt_tokens == any_model.count_tokens(HELLO)
     assert 12 < end.usage.completion_tokens <= 40
+
+
+def test_an_answer_outside_of_a_thought_is_not_cut_by_the_budget(
+    any_model: LocalChatModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = any_model.files
+    if files.config.family != "cohere2_moe":
+        pytest.skip("only this family has thoughts")
+    requests: list[Request] = []
+    stream = any_model.engine.stream
+    monkeypatch.setattr(any_model.engine, "stream", lambda request: (requests.append(request), stream(request))[1])
+    silent = ChatTemplate(files.template.source, files.tokenizer, {"reasoning": False})
+    model = LocalChatModel(any_model.engine, replace(files, template=silent), reasoning_budget=0)
+    never = SamplingParams(logit_bias=dict.fromkeys(files.stop_ids, -60.0))
+    assert answer_of(ask(model, ChatRequest(HELLO, (), 20, never))) and len(requests) == 1
 
 
 def test_a_conversation_longer_than_the_context_is_refused_with_its_numbers(model: LocalChatModel) -> None:
