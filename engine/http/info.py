@@ -1,7 +1,8 @@
-"""Routes that tell of the server itself: /v1/models, /health, /metrics."""
+"""Routes that tell of the server itself: /v1/models (for OpenAI's and Anthropic's clients), /health, /metrics."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -14,12 +15,15 @@ from .state import Served, served
 async def models(request: Request) -> Response:
     """Answers GET /v1/models."""
     state = served(request)
-    return JsonAnswer({"object": "list", "data": [_model(state, name) for name in state.names]})
+    page = {"has_more": False, "first_id": state.names[0], "last_id": state.names[-1]}
+    return JsonAnswer({"object": "list", "data": [_model(state, name) for name in state.names], **page})
 
 
 async def model(request: Request) -> Response:
-    """Answers GET /v1/models/NAME."""
+    """Answers GET /v1/models/NAME; without a name it is the list."""
     state, name = served(request), request.path_params["name"]
+    if not name:
+        return await models(request)
     state.checked_model(name)
     return JsonAnswer(_model(state, name))
 
@@ -28,7 +32,10 @@ def _model(state: Served, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
+        "type": "model",
+        "display_name": name,
         "created": state.started_s,
+        "created_at": datetime.fromtimestamp(state.started_s, UTC).isoformat(),
         "owned_by": "pointcode",
         "root": state.model.name,
         "max_model_len": state.model.context_tokens,

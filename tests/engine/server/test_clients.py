@@ -251,6 +251,15 @@ def test_messages_parse_structured_output_and_name_their_stop_sequence(claude: a
     assert answer.content[0].text == whole[: whole.index(stop)]
 
 
+def test_models_are_listed_for_either_client(claude: anthropic.Anthropic, client: openai.OpenAI) -> None:
+    listed = claude.models.list()
+    assert [model.id for model in listed] == [model.id for model in client.models.list()]
+    assert not listed.has_more and listed.first_id == "tiny"
+    one = claude.models.retrieve("tiny")
+    assert (one.type, one.display_name) == ("model", "tiny")
+    assert one.created_at.timestamp() == client.models.retrieve("tiny").created
+
+
 def test_message_errors_are_the_clients_own_exceptions(claude: anthropic.Anthropic, server: Running) -> None:
     import anthropic
 

@@ -88,6 +88,7 @@ def test_unknown_routes_and_methods_are_answered_in_json(asked: Asked) -> None:
         assert answer.json()["error"]["code"] == "unknown_url"
     assert asked.request("GET", "/v1/models/none").json()["error"]["code"] == "model_not_found"
     assert asked.request("GET", "/v1/models/tiny").json()["id"] == "tiny"
+    assert asked.request("GET", "/v1/models/").json() == asked.request("GET", "/v1/models").json()
 
 
 def test_every_alias_is_served_and_listed(model: LocalChatModel) -> None:
