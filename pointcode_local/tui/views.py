@@ -41,18 +41,25 @@ MAX_OUTPUT_LINE = 2000
 MAX_THOUGHT_CHARS = 200_000
 MAX_NOTICE_CHARS = 100_000
 CHANGED_CELLS = 70  # of the names of files that a command changed; at least one is shown
-MAX_USER_CHARS = 8000  # a huge paste is sent in full and shown in part
+USER_LINES, USER_LAST_LINES, MAX_USER_CHARS = 40, 10, 8000  # a huge paste is sent in full and shown in part
+
+
+def _said(text: str) -> Content:
+    """A message; of a long one the beginning and the end, where the question to a pasted text stands."""
+    lines = text.split("\n")
+    n_left = len(lines) - USER_LINES
+    if n_left <= 0:
+        return Content(plain(shortened(text, MAX_USER_CHARS)))
+    first, last = "\n".join(lines[: USER_LINES - USER_LAST_LINES]), "\n".join(lines[-USER_LAST_LINES:])
+    first, last = (plain(shortened(part, MAX_USER_CHARS // 2)) for part in (first, last))
+    return Content.assemble(first, (f"\n… {plural(n_left, 'line')} not shown …\n", "$foreground 60%"), last)
 
 
 class UserView(Static):
     """What the person said, exactly as typed."""
 
     def __init__(self, record: UserRecord) -> None:
-        text = plain(record.text[:MAX_USER_CHARS])
-        content = Content(text)
-        if len(record.text) > MAX_USER_CHARS:
-            more = f"\n… {len(record.text) - MAX_USER_CHARS:,} more characters"
-            content = Content.assemble(content, (more, "$foreground 60%"))
+        content = _said(record.text)
         if record.steered:
             content = Content.assemble(content, ("  (in the same turn)", "$foreground 60%"))
         super().__init__(content, classes="entry user")

@@ -195,10 +195,11 @@ async def test_a_large_paste_is_shown_as_a_chip_and_sent_in_full() -> None:
         app._composer.post_message(events.Paste(text))
         await settle(app, pilot)
         assert composer_text(app) == "[pasted text #1, 20,000 lines]"
+        await type_text(pilot, "?")
         await pilot.press("enter")
         await idle(app, pilot)
-        assert app.story.records[0].text == text  # type: ignore[union-attr]
-        assert "more characters" in screen_text(app)
+        assert app.story.records[0].text == f"{text}?"  # type: ignore[union-attr]
+        assert "… 19,960 lines not shown …" in screen_text(app) and "line 19999?" in screen_text(app)
 
 
 async def test_a_path_that_begins_with_a_slash_is_a_message() -> None:
