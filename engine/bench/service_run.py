@@ -13,6 +13,7 @@ from .. import _native
 from ..errors import BackendError
 
 _PARK_TIMEOUT_S = 30.0
+_FETCH_S = 0.02  # tokens are fetched so often: thousands at once, after the last step, would be counted with the steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,15 +66,20 @@ def serve_rows(backend: _native.StepBackend, rows: Sequence[ServiceRow], n_token
             service.add_row(r + 1, row.history, n_tokens, [], row.sampling, row.full, row.sliding)
         begun_s = time.perf_counter()
         service.resume()
+        came_s = ended_s = begun_s
         ends: list[int] = []
         while len(ends) < batch:
-            service.wait_notices(_PARK_TIMEOUT_S)
+            service.wait_notices(_FETCH_S)
+            ended_s = time.perf_counter()
             for request, token, flags, _ in service.drain(batch * n_tokens):
+                came_s = ended_s
                 if flags & _native.TokenFlag.VALID:
                     tokens[request - 1].append(token)
                 if flags != _native.TokenFlag.VALID:
                     ends.append(flags)
-        took_s = time.perf_counter() - begun_s
+            if ended_s - came_s > _PARK_TIMEOUT_S:
+                raise BackendError(service.error or f"no token came for {_PARK_TIMEOUT_S:.0f} s")
+        took_s = ended_s - begun_s
         if any(not flags & _native.TokenFlag.END_LENGTH for flags in ends):
             raise BackendError(service.error or "a row ended early: a NaN among its logits")
         return ServiceRun(tokens, took_s, service.steps, service.drafted, service.accepted)
