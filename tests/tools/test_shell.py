@@ -95,7 +95,7 @@ AWAY = f"env -i $(command -v setsid) $(command -v sh) -c '{UNTIL_KILLED}'"
 
 
 def test_a_timeout_ends_what_left_both_the_group_and_its_environment(bench: Bench) -> None:
-    bench.refused("shell", command=f"export PATH; {AWAY} & sleep 60", timeout_s=1)
+    bench.refused("shell", command=f"export PATH; {AWAY} & sleep 60", timeout_s=2)
     assert (bench.root / "beat").exists() and is_still(bench.root / "beat")
 
 
