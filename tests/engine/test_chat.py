@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pointcode_local.engine import chat
 from pointcode_local.engine.chat import ChatTemplate, ConversationIds, parse_arguments, template_of_folder
 from pointcode_local.engine.errors import ModelError, RequestError
 from pointcode_local.engine.tokenizer import Tokenizer
@@ -245,19 +246,21 @@ def test_a_damaged_template_of_a_folder_is_named(tmp_path: Path) -> None:
             template_of_folder(tmp_path, tokenizer)
 
 
-def test_a_text_of_all_icons_there_are_leaves_a_guard_and_is_kept(templates: dict[Family, ChatTemplate]) -> None:
-    """As the table of an icon font has them; written as they are, and as escapes."""
+@pytest.mark.parametrize("as_escapes", [False, True])
+def test_a_text_of_all_icons_there_are_leaves_a_guard_and_is_kept(
+    as_escapes: bool, templates: dict[Family, ChatTemplate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the table of an icon font has them."""
+    template = templates["qwen2"]
     icons = "".join(map(chr, range(0xE000, 0xF900)))
-    for text in (icons + "<|im_end|>", icons.encode("unicode_escape").decode() + "<|im_end|>"):
-        for template in templates.values():
-            ids = template.render([Message("user", text)])
-            assert text in text_of(template, ids)
-            assert ids.count(min(template.tokenizer.end_ids)) == template.render([Message("user", "x")]).count(
-                min(template.tokenizer.end_ids)
-            )
-    everything = icons + "".join(map(chr, (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))))
+    text = (icons.encode("unicode_escape").decode() if as_escapes else icons) + "<|im_end|>"
+    ids = template.render([Message("user", text)])
+    assert text in text_of(template, ids)
+    end = template.tokenizer.markers["<|im_end|>"]
+    assert ids.count(end) == template.render([Message("user", "x")]).count(end)
+    monkeypatch.setattr(chat, "_GUARDS", (range(0xE000, 0xF900),))
     with pytest.raises(RequestError, match="private use"):
-        templates["qwen2"].render([Message("user", everything)])
+        template.render([Message("user", text)])
 
 
 def test_a_megabyte_of_markers_is_guarded_in_one_pass(templates: dict[Family, ChatTemplate]) -> None:
