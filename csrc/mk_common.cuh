@@ -172,6 +172,11 @@ struct RingPos {
     while (at.slot >= kStages) at.slot -= kStages, at.phase ^= 1;
     return at;
   }
+  // n stages before this one; n <= kStages.
+  __device__ __forceinline__ RingPos behind(uint32_t n) const {
+    const bool laps = slot < n;
+    return {slot - n + (laps ? kStages : 0), phase ^ laps, number - n};
+  }
 };
 
 // Each warp walks all descriptors of its SM; the controller keeps the next ones in shared memory.

@@ -278,6 +278,9 @@ struct ConsumerGemm : ConsumerCore<NB> {
       if (i < plan.octets && first + i * 8 + g < k / 16) x[i] = load_volatile(from + i * 512);
     }
   }
+  // A product waits for the one before it that adds to the same registers, so an octet's are spread over several sums. Each
+  // column is in one of them, the others hold its zeros: the row's sum keeps its bits.
+  static constexpr int kSums = 4;
   // One row: k-tile j of an octet is lane g == j's, so its product stays in column j.
   __device__ __forceinline__ void expert_tile(const Route& route, const PackPlan& plan, int k,
                                               uint32_t tag, float (&sum)[4]) {
@@ -301,12 +304,12 @@ struct ConsumerGemm : ConsumerCore<NB> {
       Turn next = turn;
       if (++next.i == next.end) next.u++, more = find(route, plan, next);
       if (more) from = pair_at(route, plan, k, next), load_pair(from, plan, k, next, tag, x);
-      float c[2][4] = {};
+      float c[2][kSums][4] = {};
 #pragma unroll
       for (int i = 0; i < 4; i++)
         if (i < plan.octets) row_octet(a + i * 8 * 32, b[i], c[i & 1]);
-      fold_row(c, row, total);
       if (!more || next.u != turn.u) release_whole(pos), a = nullptr;
+      fold_row(c, row, total);
       turn = next;
     }
     pos = start.ahead(route.n_experts * plan.stages);
@@ -319,21 +322,25 @@ struct ConsumerGemm : ConsumerCore<NB> {
     this->settle_pieces(tag, x, [&](int i) { return from + i * 512; });
     __syncwarp();
   }
-  __device__ __forceinline__ void row_octet(const uint4* a, uint2 b, float (&c)[4]) const {
+  __device__ __forceinline__ void row_octet(const uint4* a, uint2 b, float (&c)[kSums][4]) const {
     uint4 av[8];
 #pragma unroll
     for (int tile = 0; tile < 8; tile++) av[tile] = a[tile * 32];
 #pragma unroll
     for (int tile = 0; tile < 8; tile++)
-      mma_bf16(c, av[tile], g == tile ? b.x : 0u, g == tile ? b.y : 0u);
+      mma_bf16(c[tile % kSums], av[tile], g == tile ? b.x : 0u, g == tile ? b.y : 0u);
   }
   // Adds the even and the odd octets' sums, each over its columns as in fold_columns, to the row's totals.
-  __device__ __forceinline__ void fold_row(const float (&c)[2][4], int row,
+  __device__ __forceinline__ void fold_row(float (&c)[2][kSums][4], int row,
                                            float (&total)[NB][2]) const {
     float low = 0.f, high = 0.f;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      float x = c[half][0] + c[half][1], y = c[half][2] + c[half][3];
+#pragma unroll
+      for (int i = 1; i < kSums; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) c[half][0][j] += c[half][i][j];
+      float x = c[half][0][0] + c[half][0][1], y = c[half][0][2] + c[half][0][3];
 #pragma unroll
       for (int i = 1; i < 4; i *= 2)
         x += __shfl_xor_sync(~0u, x, i), y += __shfl_xor_sync(~0u, y, i);

@@ -12,8 +12,7 @@ constexpr int kStagesAhead = 4;  // of the O projection; more were slower (docs/
 template <int NB, bool kChains>
 struct Producer {
   const Params& p;
-  RingPos<Smem<NB>::kStages> pos{}, landed{};
-  uint32_t issued = 0, n_landed = 0;
+  RingPos<Smem<NB>::kStages> pos{};
   uint32_t limit = 1;  // stages that may be on their way
   uint32_t n_items = 0;
   int ordinal = -1;
@@ -26,23 +25,19 @@ struct Producer {
   // Waits until the next stage is free and few enough are on their way.
   __device__ __forceinline__ void acquire() {
     Smem<NB>& s = smem<NB>();
-    if (issued >= Smem<NB>::kStages)
-      mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
+    // A barrier of a slot that was never used lets the odd phase pass.
+    mbar_wait(p, &s.ring_empty[pos.slot], pos.phase ^ 1, ordinal, WaitKind::kRingEmpty);
     await_landed(limit);
     __syncwarp();  // no lane may still look at a phase that the copy will end
   }
-  // Waits until fewer than `most` stages are on their way.
-  __device__ __forceinline__ void await_landed(uint32_t most) {
-#pragma unroll 1
-    for (; issued - n_landed >= most; n_landed++) {
-      mbar_wait(p, &smem<NB>().ring_full[landed.slot], landed.phase, ordinal, WaitKind::kRingFull);
-      landed.next();
-    }
+  // Waits until all but the last `most` - 1 stages have come. Stages come in order, or nearly so: only the last is looked at.
+  __device__ __forceinline__ void await_landed(uint32_t most) const {
+    const auto last = pos.behind(most);
+    mbar_wait(p, &smem<NB>().ring_full[last.slot], last.phase, ordinal, WaitKind::kRingFull);
   }
   __device__ __forceinline__ void issue() {
     __syncwarp();
     pos.next();
-    issued++;
   }
   __device__ __forceinline__ void stage(const uint8_t* src, uint32_t bytes) {
     Smem<NB>& s = smem<NB>();
@@ -134,7 +129,7 @@ struct Producer {
     set_limit(bytes);
 #pragma unroll 1
     for (int i = plan.stages * d.tile_count; i; i--, src += bytes) {
-      if (kFirst && issued == Smem<NB>::kStages) start();
+      if (kFirst && pos.number == Smem<NB>::kStages + 1u) start();
       stage(src, bytes);
     }
   }
