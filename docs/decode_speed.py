@@ -14,8 +14,8 @@ from pointcode_local.engine.bench.gpu_report import MEASURED_TB_PER_S, step_gb, 
 from pointcode_local.engine.cuda.random_weights import north_mini  # noqa: E402
 
 # One H200, random bf16 weights, uniform routing: bench decode, greedy; the baseline is of the same run.
-BY_CONTEXT = {1024: 563.2, 8192: 556.0, 32768: 517.3, 131072: 401.0, 262144: 307.1}  # batch 1
-BY_BATCH = {1: (556.0, 253.2), 2: (750.6, 388.7), 4: (902.3, 553.7), 8: (1058.9, 705.9)}
+BY_CONTEXT = {1024: 563.2, 8192: 555.2, 32768: 517.3, 131072: 401.0, 262144: 307.1}  # batch 1
+BY_BATCH = {1: (555.2, 253.7), 2: (753.3, 388.7), 4: (910.8, 553.9), 8: (1077.2, 705.9)}
 
 
 def ceiling(batch: int, context_tokens: int) -> float:
