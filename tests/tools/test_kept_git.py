@@ -29,11 +29,13 @@ kinds = pytest.mark.parametrize(
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always"]
 
 
-@pytest.fixture
-def repository() -> Iterator[Path]:
-    """A repository with a commit and a submodule, in no temporary folder."""
+@pytest.fixture(scope="module")
+def made() -> Iterator[tuple[Path, Path]]:
+    """Where the repository of each test stands, in no temporary folder, and a copy of how it begins: made once."""
     folder = Path("/var/tmp") / f"pointcode-git-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
+    kept = folder.with_name(f"{folder.name}-kept")
+    for old in (folder, kept):
+        shutil.rmtree(old, ignore_errors=True)
     for name in ("other", "ws"):
         (folder / name).mkdir(parents=True)
         git(folder / name, "init", "-q", "-b", "main")
@@ -42,6 +44,16 @@ def repository() -> Iterator[Path]:
         git(folder / name, "commit", "-qm", "one")
     git(folder / "ws", "submodule", "--quiet", "add", "../other", "libs/sub")
     git(folder / "ws", "commit", "-qm", "submodule")
+    folder.rename(kept)
+    yield folder, kept
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+@pytest.fixture
+def repository(made: tuple[Path, Path]) -> Iterator[Path]:
+    """A repository with a commit and a submodule."""
+    folder, kept = made
+    shutil.copytree(kept, folder, symlinks=True)
     yield folder / "ws"
     shutil.rmtree(folder, ignore_errors=True)
 
