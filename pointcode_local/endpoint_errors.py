@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any, cast
 
+from pointcode_local.chunks import MAX_COUNT
 from pointcode_local.engine.errors import BackendError, ContextOverflow, EngineError, RequestError
 
 BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -88,7 +89,7 @@ def _labelled(message: str, labels: tuple[re.Pattern[str], ...], but: int = 0) -
 def _count(value: Any) -> int:
     if isinstance(value, str):
         return int(value.replace(",", "") or 0)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MAX_COUNT else 0
 
 
 def _error(body: Any) -> dict[str, Any]:

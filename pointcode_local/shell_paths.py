@@ -12,7 +12,8 @@ from .shell_tree import base_name
 from .tools.workspace import Workspace
 
 MAX_WALKED = 20_000
-_ADDRESS = re.compile(r"(?i)\b(?:https?|wss?|ftps?|git|ssh)://\S*")  # of the network: no path of this machine
+# Of the network: no path of this machine. Not what is behind an `@` (`curl -F 'http://x=@file'`), nor one that goes up.
+_ADDRESS = re.compile(r"(?i)\b(?:https?|wss?|ftps?|git|ssh)://(?!\S*/\.\.(?:/|$))[^\s@]*")
 
 
 def pieces(word: str) -> Iterator[str]:
@@ -23,7 +24,7 @@ def pieces(word: str) -> Iterator[str]:
 
 def option_values(word: str) -> Iterator[str]:
     """The parts of a word that may be a path of their own: behind `=`, `:`, `,`, `@`, or a short option."""
-    word = _ADDRESS.sub("", word)
+    word = _ADDRESS.sub("_", word)
     parts = [part for part in re.split(r"[=:,@]", word) if part]
     if len(parts) > 1:
         yield from parts[1:] if word.startswith("-") else parts

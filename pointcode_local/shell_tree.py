@@ -18,6 +18,7 @@ from .shell_names import DATA_COMMANDS, INTERPRETERS, SHELLS, WRAPPERS
 from .shell_words import quoted
 
 MAX_DEPTH = 6
+_PLACERS = frozenset({"tee", "cp", "mv", "ln", "install"})  # they give a file its name by their words
 MAX_NESTED = 1000  # texts within words that are read as commands
 CODE_FLAG = re.compile(r"-[A-Za-z]*[ceE]|--(command|eval|exec|print)|-lc|-S")
 
@@ -47,16 +48,26 @@ def read_tree(line: str) -> Reading:
     """Read a command line and all that is nested in it."""
     reading = Reading()
     _read(line, reading, 0)
-    if any(_runs_written(words, reading.writes) for words in reading.commands):
-        reading.texts += reading.said
+    if _runs_written(reading):  # then nothing of it is mere data
+        reading.texts.append(line)
+        reading.said.clear()
     return reading
 
 
-def _runs_written(words: tuple[str, ...], writes: list[str]) -> bool:
-    """Does a command run a file that the same line writes?"""
-    name = base_name(words[0])
-    operands = words if name in SHELLS | INTERPRETERS or name in ("source", ".") else words[:1]
-    return any(word.rstrip("\0").removeprefix("./") in writes for word in operands)
+def _runs_written(reading: Reading) -> bool:
+    """Does the line run a file that it writes? Only the names without their folders are looked at."""
+    placed = [word for words in reading.commands if base_name(words[0]) in _PLACERS for word in words[1:]]
+    written = {_last(name) for name in (*reading.writes, *placed)}
+    for words in reading.commands:
+        name = base_name(words[0])
+        operands = words if name in SHELLS | INTERPRETERS or name in ("source", ".") else words[:1]
+        if not written.isdisjoint(map(_last, operands)):
+            return True
+    return False
+
+
+def _last(word: str) -> str:
+    return word.rstrip("\0").rsplit("/", 1)[-1]
 
 
 def _read(line: str, reading: Reading, depth: int) -> None:

@@ -55,7 +55,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._opening = asyncio.Lock()
-        self._redactor = Redactor()
+        self._redactor = Redactor({**os.environ, **dict(server.env)})
         self._program: StdioServer | None = None  # the one that runs, or ran last
         self.state = "not started"
 
@@ -126,15 +126,18 @@ class Connection:
         """What the program did that ended the connection; "" for an end of another kind."""
         return self._program.fault if self._program is not None else ""
 
-    def _last_words(self) -> str:
-        """The last line of what the program wrote on stderr, behind a semicolon; "" when it wrote nothing."""
+    async def _last_words(self) -> str:
+        """The last line of what the program wrote on stderr, blanked, behind a semicolon; "" when it wrote nothing."""
         try:
-            written = self._log.read_bytes()[-_LAST_BYTES:] if self._program is not None else b""
+            written = _end_of(self._log) if self._program is not None else b""
         except OSError:
             return ""
         lines = written.decode("utf-8", "replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return f"; it wrote: {short(last.strip(), 200)}" if last else ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if not last:
+            return ""
+        await asyncio.to_thread(self._redactor.refresh, self._workspace)
+        return f"; it wrote: {short(self._redactor.output(self._workspace)(last), 200)}"
 
     @property
     def _log(self) -> Path:
@@ -153,7 +156,7 @@ class Connection:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - part of the tool runner: a server's package may raise anything
-            reason = self._fault() or _reason(error) + self._last_words()
+            reason = self._fault() or _reason(error) + await self._last_words()
             self.state = f"failed: {reason}"
             if not opened.done():
                 opened.set_exception(_Ended(f"could not be started: {reason}"))
@@ -201,6 +204,12 @@ class Connection:
         environment = get_default_environment() | {"PATH": path, **dict(self.server.env), MARK: f"{reaper.mark}.mcp"}
         self._program = StdioServer(line, root, environment, errors)
         return self._program.streams()
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
+        return file.read(_LAST_BYTES)
 
 
 class _Ended(Exception):

@@ -45,6 +45,7 @@ class ReadTool(BaseTool):
         if limit < 1:
             raise ToolError("limit must be at least 1")
         body, end = _page(file, first, min(first + limit, file.n_lines + 1))
+        workspace.note_seen(place.path, data, first, first)  # it was read, though perhaps no line whole
         for start, stop in _whole_runs(file, first, end):
             workspace.note_seen(place.path, data, start, stop)
         return ToolResult(body + _notice(file, first, end))

@@ -53,7 +53,7 @@ PATTERNS = tuple(
         r"\.envrc(\..+)?",
         r"id_(rsa|dsa|ecdsa|ed25519)([._-].*)?",
         r".+\.(pem|key|p12|pfx|jks|keystore|ppk|kdbx|asc|gpg|pgp|ovpn|p8|der)",
-        r".*(^|[._-])(secrets?|credentials?)([._-][\w-]+)*\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
+        r".*(^|[._-])(secrets?|credentials?)([._-][\w.-]*)?\.(json|ya?ml|toml|ini|txt|env|cfg|conf|properties)",
         r"\.(secrets?|credentials?)",
         r".*service[-_]?account.*\.json",
         r".*[-_]adminsdk[-_].*\.json",

@@ -195,7 +195,7 @@ class EditorAgent:
         try:
             await session.close()
         finally:
-            del self._ending[session.id]
+            self._ending.pop(session.id, None)  # opened by a part of its id and closed again, it ends twice
             ended.set()
 
     async def _ended(self, session_id: str) -> None:

@@ -58,6 +58,12 @@ def test_numbers_that_stand_in_fields_of_their_own_are_taken():
     assert isinstance(error, ContextOverflow) and (error.context_tokens, error.prompt_tokens) == (8192, 9000)
 
 
+def test_a_number_of_tokens_that_cannot_be_is_not_taken():
+    body = {"error": {"message": "the context size is exceeded", "n_prompt_tokens": 10**400, "n_ctx": 8192}}
+    error = error_of(400, json.dumps(body))
+    assert isinstance(error, ContextOverflow) and (error.context_tokens, error.prompt_tokens) == (8192, 0)
+
+
 def play(
     *steps: Step, requests: Sequence[ChatRequest] = (ASK,), about: dict[str, Any] | None = None
 ) -> tuple[list[list[ChatDelta] | EngineError], ScriptedServer, FakeClock]:

@@ -188,6 +188,11 @@ GIVEN = [
     "echo 'deploytool push' | xargs -I{} sh -c '{}'",
     "echo 'deploytool push' > x.sh; sh x.sh",
     "cat > x.sh <<E\ndeploytool push\nE\n./x.sh",
+    "cat > ./x.sh <<E\ndeploytool push\nE\nbash x.sh",
+    "cat > sub/x.sh <<E\ndeploytool push\nE\ncd sub && sh x.sh",
+    "tee x.sh <<E\ndeploytool push\nE\nsh x.sh",
+    "echo 'deploytool push' | tee x.sh; sh x.sh",
+    "cat > y <<E\ndeploytool push\nE\nmv y x.sh; sh x.sh",
     "echo push | xargs deploytool",
     "xargs -n 1 deploytool < a.txt",
     "tmux new-session -d deploytool push",
@@ -227,3 +232,9 @@ def test_a_shell_behind_another_program_runs_what_cannot_be_known(workspace: Wor
 )
 def test_words_that_run_nothing_fall_under_no_deny_rule(workspace: Workspace, command: str) -> None:
     assert shell(workspace, command, "auto", deny=["deploytool push", "deploytool push *"]) is Allow
+
+
+def test_what_a_written_script_reads_counts_once_the_line_runs_it(workspace: Workspace) -> None:
+    written = "cat > x.sh <<E\ncat .env\nE\n"
+    assert shell(workspace, written, "auto") is Allow
+    assert shell(workspace, written + "sh ./x.sh", "auto") is not Allow

@@ -12,6 +12,8 @@ from pointcode_local.config import Settings, load_settings
 from pointcode_local.events import CompactionFinished, UsageChanged
 from pointcode_local.open_session import SessionChoice
 from pointcode_local.status import status_text
+from pointcode_local.tui.status import title_text
+from pointcode_local.tui.story import Story
 from tests.app.acp.kit import EditorKit
 from tests.app.fakes_tui import WAIT, ScriptedAgent, ScriptedHost
 from tests.app.test_host import Play, ignore, turn
@@ -160,3 +162,9 @@ async def test_an_editor_gets_the_same_lines(tmp_path: Path) -> None:
         for part in (f"session   {session}", "mode      plan: only reads", "sandbox   none", "settings  "):
             assert part in said
         assert not model.requests
+
+
+def test_a_folders_name_cannot_act_on_the_terminal_through_the_windows_title() -> None:
+    info = replace(a_host().info, cwd=Path("/x/a\x1b]0;b\x07\x9cc\x1b\\\nd\u202e\udc80"))
+    title = title_text(info, Story())
+    assert title.isprintable() and title.endswith(" - pointcode") and "\u202e" not in title

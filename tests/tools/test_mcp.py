@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import shutil
@@ -152,6 +153,14 @@ async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
         assert servers.connections[0].state.endswith("; it wrote: no folder docs")
 
 
+async def test_a_secret_in_the_last_words_of_a_server_is_blanked(tmp_path: Path) -> None:
+    program = "import os, sys; sys.exit('bad key ' + os.environ['DOCS_API_KEY'])"
+    key = (("DOCS_API_KEY", "abcd1234efgh5678"),)
+    async with Servers(tmp_path) as servers:
+        await servers.open(McpServer("docs", command=sys.executable, args=("-I", "-c", program), env=key))
+        assert servers.connections[0].state.endswith("; it wrote: bad key [secret]")
+
+
 async def test_a_call_that_takes_too_long_is_an_error_result(tmp_path: Path) -> None:
     async with Servers(tmp_path) as servers:
         await servers.open(stub("hang", timeout_s=0.2))
@@ -210,6 +219,9 @@ def http_stub() -> Iterator[str]:
 
         def answer(self, status: int, data: bytes = b"") -> None:
             self.send_response(status)
+            if self.path.endswith("/packed"):
+                data = gzip.compress(data)
+                self.send_header("content-encoding", "gzip")
             self.send_header("content-type", "application/json")
             self.send_header("mcp-session-id", sessions[-1] if sessions else "")
             self.send_header("content-length", str(len(data)))
@@ -255,6 +267,12 @@ async def test_an_answer_over_http_that_is_too_long_is_an_error_result(
         long = await servers.call("mcp__web__echo", text="x" * (2 << 20))
         assert long.is_error and "it has more than 1 MB" in long.text
         assert "back" in (await servers.call("mcp__web__echo", text="back")).text
+
+
+async def test_a_compressed_answer_over_http_is_given_up(tmp_path: Path, http_stub: str) -> None:
+    async with Servers(tmp_path) as servers:
+        await servers.open(McpServer("web", url=f"{http_stub}/packed", headers=(("authorization", "Bearer t"),)))
+        assert "it is compressed" in servers.connections[0].state
 
 
 @pytest.mark.skipif(not sandbox_status().blocks_network, reason="no sandbox that blocks the network on this machine")

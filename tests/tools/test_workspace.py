@@ -114,7 +114,14 @@ def test_a_stamp_holds_for_the_bytes_that_were_seen(workspace: Workspace) -> Non
             ".config/gcloud/credentials.db",
             "a.tfstate.backup",
         ),
-        *("secrets.prod.yaml", ".secrets", ".bash_history", ".psql_history", "credentials.tfrc.json"),
+        *(
+            "secrets.prod-2.eu.yaml",
+            "secrets.prod.yaml",
+            ".secrets",
+            ".bash_history",
+            ".psql_history",
+            "credentials.tfrc.json",
+        ),
     ],
 )
 def test_files_that_hold_secrets_are_known_by_their_names(name: str) -> None:
@@ -141,6 +148,7 @@ def test_files_that_hold_secrets_are_known_by_their_names(name: str) -> None:
         "config.json",
         *("service_account.py", "kubeconfig.go", "history", "shell_history.py", "hosts.yml", "secrets.prod.py"),
         *("my.secrets.example.yaml", "service-account.example.json"),
+        "secret" + "_a" * 120 + ".py",  # looked at in one pass
     ],
 )
 def test_names_that_only_look_like_secrets_are_free(name: str) -> None:

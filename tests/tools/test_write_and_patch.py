@@ -324,3 +324,9 @@ def test_a_hunk_may_name_several_lines_to_look_below_one_after_the_other(bench: 
     assert bench.get("a.py").decode().count("pass") == 0
     refused = bench.refused("patch", patch=envelope("*** Update File: a.py", "@@ class B:", "@@ class A:", "-x", "+y"))
     assert "class A:" in refused
+
+
+def test_a_file_of_one_clipped_line_is_said_to_be_read_in_part(bench: Bench) -> None:
+    bench.put("f.txt", "x" * 3000)
+    bench.ok("read", path="f.txt")
+    assert "only in part" in bench.refused("write", path="f.txt", content="a\n")
