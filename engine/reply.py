@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from .chat_parse import ReplyParser
@@ -80,14 +81,18 @@ class Reply:
         """The deltas of what the engine tells, up to the end of the reply or of its thought's budget."""
         match event:
             case PrefillProgress():
-                if not self.n_written:  # counts of the first prompt are those of the reply
-                    self._prompt = event
+                if not self.n_written or not self._prompt.total_tokens:
+                    # Counts of the first prompt are those of the reply; the end of a thought that was closed before it
+                    # began stands in that prompt, but is counted as written.
+                    self._prompt = replace(event, total_tokens=event.total_tokens - self.n_written)
                 yield event
             case StreamFinished(reason=reason, error=error):
                 yield from self.finish(reason, error)
             case TokensDecoded(ids, logprobs):
                 # One by one: how many ids arrive together is chance, where the thought ends must not be.
                 for token, values in zip_longest(ids, logprobs):
+                    self._last_s = time.perf_counter()
+                    self._first_s = self._first_s or self._last_s
                     yield from self.feed(token, values)
                     if self.finished or self.has_thought(budget):
                         return
@@ -101,8 +106,6 @@ class Reply:
 
     def feed(self, token: int, logprobs: Mapping[int, float] | None = None) -> list[ChatDelta]:
         """The deltas of a new id; may finish the reply (a stop string, the one call that was allowed)."""
-        self._last_s = time.perf_counter()
-        self._first_s = self._first_s or self._last_s
         self.ids.append(token)
         in_answer = not self._parser.in_reasoning and token not in self._tokenizer.control_ids
         parsed = self._parser.push([token])

@@ -185,14 +185,14 @@ class OneLump:
                 yield event
 
 
-@pytest.mark.parametrize("late_reader", [False, True])
+@pytest.mark.parametrize(("budget", "late_reader"), [(12, False), (12, True), (0, False)])
 def test_a_thought_that_never_closes_is_closed_when_its_budget_is_spent(
-    any_model: LocalChatModel, late_reader: bool
+    any_model: LocalChatModel, budget: int, late_reader: bool
 ) -> None:
     if any_model.files.config.family != "cohere2_moe":
         pytest.skip("only this family begins inside a thought")
     engine = cast("Engine", OneLump(any_model.engine)) if late_reader else any_model.engine
-    thrifty = LocalChatModel(engine, any_model.files, reasoning_budget=12)
+    thrifty = LocalChatModel(engine, any_model.files, reasoning_budget=budget)
     markers = any_model.files.tokenizer.markers
     # Neither may random weights end the turn at once, nor begin another thought.
     unwanted = {*any_model.files.stop_ids, markers["<|END_THINKING|>"], markers["<|START_THINKING|>"]}
@@ -204,7 +204,8 @@ def test_a_thought_that_never_closes_is_closed_when_its_budget_is_spent(
     end = end_of(deltas)
     assert end.reason in ("length", "stop")
     assert end.usage.prompt_tokens == any_model.count_tokens(HELLO)
-    assert 12 < end.usage.completion_tokens <= 40
+    assert budget < end.usage.completion_tokens <= 40
+    assert end.usage.cached_tokens <= end.usage.prompt_tokens
 
 
 def test_an_answer_outside_of_a_thought_is_not_cut_by_the_budget(
