@@ -25,7 +25,8 @@ class ToolSchemas:
 
     def __init__(self, problem_of: Callable[[Mapping[str, object]], str]) -> None:
         self._problem_of = problem_of
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for moments only: who asks for what is known must not wait for a trial
+        self._trying = threading.Lock()
         self._held: OrderedDict[str, Mapping[str, object]] = OrderedDict()
 
     def know(self, tools: Sequence[ToolSpec]) -> bool:
@@ -34,15 +35,27 @@ class ToolSchemas:
 
     def held(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """The tools with schemas that can be held. Raises RequestError for a strict one that cannot; any thread."""
+        wanted = {_key(tool): tool for tool in tools}
+        found = self._known(wanted)
+        if len(found) < len(wanted):
+            with self._trying:
+                found = self._known(wanted)  # another thread may have tried the same meanwhile
+                found |= self._checked_together({key: tool for key, tool in wanted.items() if key not in found})
+                self._remember(found)
+        return tuple(replace(tool, parameters=found[_key(tool)]) for tool in tools)
+
+    def _known(self, keys: Iterable[str]) -> dict[str, Mapping[str, object]]:
         with self._lock:
-            keys = [_key(tool) for tool in tools]
-            new = {key: tool for key, tool in zip(keys, tools, strict=True) if key not in self._held}
-            self._held |= self._checked_together(new)
-            for key in keys:
+            found = {key: self._held[key] for key in keys if key in self._held}
+            for key in found:
                 self._held.move_to_end(key)
-            while len(self._held) > max(_REMEMBERED, len(keys)):
+            return found
+
+    def _remember(self, found: Mapping[str, Mapping[str, object]]) -> None:
+        with self._lock:
+            self._held |= found
+            while len(self._held) > max(_REMEMBERED, len(found)):
                 self._held.popitem(last=False)
-            return tuple(replace(tool, parameters=self._held[key]) for key, tool in zip(keys, tools, strict=True))
 
     def _checked_together(self, tools: Mapping[str, ToolSpec]) -> dict[str, Mapping[str, object]]:
         """The schemas to hold the tools to, by the keys of `tools`."""
@@ -127,7 +140,8 @@ def _moved(value: Any, root: str, base: str, key: str = "") -> Any:
         return {name: _moved(item, root, base, name) for name, item in inner.items()}
     if key != "$ref" or not isinstance(value, str):
         return value
-    address, fragment = urldefrag(urljoin(base, value))
+    # urljoin leaves a fragment alone where the base is a name (urn:…) and no place.
+    address, fragment = urldefrag(base + value if value[:1] == "#" else urljoin(base, value))
     if address != base:
         return value
     return root + fragment if fragment[:1] in ("", "/") else f"#{fragment}"

@@ -147,6 +147,7 @@ GOOD_X, BAD_X = '{"a": "x"}', '{"a": "y"}'
         ({"allOf": [X, Y]}, '{"a": "x", "b": 1}', GOOD_X),
         ({"$ref": "#/$defs/A", "$defs": {"A": X}}, GOOD_X, BAD_X),
         ({"$id": "https://x/tool.json", **REFERS, **DEFINES}, GOOD_X, BAD_X),
+        ({"$id": "urn:uuid:1-2", **REFERS, **DEFINES}, GOOD_X, BAD_X),
         ({"$id": "https://x/t", "properties": {"a": {"$ref": "https://x/t#/$defs/A"}}, **DEFINES}, GOOD_X, BAD_X),
         ({"$id": "https://x/t", "properties": {"a": {"$ref": "t#/$defs/A"}}, **DEFINES}, GOOD_X, BAD_X),
         ({"properties": {"a": {"$ref": "#one"}}, "$defs": {"A": {"$anchor": "one", "enum": ["x"]}}}, GOOD_X, BAD_X),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,6 +74,31 @@ def test_a_schema_is_looked_at_once() -> None:
     assert not schemas.know(tools)
     assert schemas.held(tools) == tuple(tools)
     assert schemas.know(tools) and len(seen) == 1
+
+
+def test_who_asks_for_known_schemas_does_not_wait_while_others_are_tried() -> None:
+    """The event loop asks, and has streams to deliver."""
+    trying, go_on, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def problem_of(schema: object) -> str:
+        if "slow" in json.dumps(schema):
+            trying.set()
+            go_on.wait()
+        return ""
+
+    schemas = ToolSchemas(problem_of)
+    known, slow = tool({"type": "object"}), tool({"type": "object", "properties": {"slow": GOOD}})
+    schemas.held([known])
+    asking = [threading.Thread(target=schemas.held, args=([one],), daemon=True) for one in (slow, slow)]
+    for thread in asking:
+        thread.start()
+    assert trying.wait(60)
+    threading.Thread(target=lambda: (schemas.held([known]), answered.set()), daemon=True).start()
+    was_answered = answered.wait(10)
+    go_on.set()
+    for thread in asking:
+        thread.join()
+    assert was_answered and schemas.know([known, slow])
 
 
 def test_many_schemas_take_few_trials_and_none_when_they_come_again(factory: GrammarFactory) -> None:
