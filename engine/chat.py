@@ -50,7 +50,7 @@ class ChatTemplate:
         self._variables = dict(variables or {})
         try:
             self._template = _environment().from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:  # jinja's, and those of Python
             raise ModelError(f"the chat template does not compile: {error}") from error
         self.knows_tools = self._probe_tools()
 

@@ -236,9 +236,10 @@ def test_a_damaged_template_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{ messages }}")
     with pytest.raises(ModelError, match=r"cannot read .*chat_template\.jinja"):
         template_of_folder(tmp_path, tokenizer)
-    (tmp_path / "chat_template.jinja").write_text("{{ (" * 5000)
-    with pytest.raises(ModelError, match="compile"):
-        template_of_folder(tmp_path, tokenizer)
+    for source in ("{{ (" * 5000, "{% for m in messages %}" * 60 + "{% endfor %}" * 60):
+        (tmp_path / "chat_template.jinja").write_text(source)
+        with pytest.raises(ModelError, match="compile"):
+            template_of_folder(tmp_path, tokenizer)
     (tmp_path / "chat_template.jinja").unlink()
     for stated in ([1], [{"name": ["default"], "template": "x"}], 5):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": stated}))
