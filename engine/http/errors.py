@@ -36,6 +36,8 @@ class ApiError(Exception):
         """What else the answer says. What was not read of a body is not worth reading."""
         if self.status in (408, 413):
             return {"Connection": "close"}
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": _RETRY_AFTER_S} if self.status in (429, 503) else {}
 
 

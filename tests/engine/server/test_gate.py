@@ -39,7 +39,7 @@ def test_the_key_is_asked_for_on_every_route_but_health(model: LocalChatModel) -
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sekret"}, {"x-api-key": "é"}):
             raw = {**JSON, **headers}
             answer = asked.request(method, path, headers={k: v.encode() for k, v in raw.items()}, content=BODY)
-            assert answer.status_code == 401
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert answer.json()["error"]["code"] == "invalid_api_key"
     for headers in ({"Authorization": "Bearer sekret"}, {"x-api-key": "sekret"}):
         assert asked.request("POST", CHAT, headers={**JSON, **headers}, content=BODY).status_code == 200
