@@ -16,12 +16,12 @@ from tests.tools.test_mcp import Servers, stub
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="the extra mcp is not installed")
 # Says its process id, and ignores every polite request to end.
 STUBBORN = """
-import os, signal, time
+import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open("pid", "w").write(str(os.getpid()))
 print(flush=True)
 while True:
-    time.sleep(1)
+    signal.pause()
 """
 
 
